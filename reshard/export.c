@@ -53,6 +53,7 @@ static const struct dcp_opt opts[] = {
       RESHARD_AT(max_shard_bytes) },
     { 'm', "memory", "SIZE", RESHARD_HELP_MEMORY, "Work", DCP_OPT_SIZE,
       RESHARD_AT(memory_bytes), .min = RESHARD_LEAST_MEMORY },
+    { 0, "reflink", NULL, RESHARD_HELP_REFLINK, NULL, DCP_OPT_FLAG, RESHARD_AT(reflink) },
     { 0, "no-verify", NULL, RESHARD_HELP_NO_VERIFY, NULL, DCP_OPT_FLAG,
       RESHARD_AT(no_verify) },
     { 'n', "dry-run", NULL, RESHARD_HELP_DRY_RUN, NULL, DCP_OPT_FLAG,

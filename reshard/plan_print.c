@@ -130,6 +130,22 @@ static void put_parts(struct dcp_main *m, const struct reshard_job *job)
     }
 }
 
+/* How much of the target takes no space. A block that is shared is there once. */
+static void put_shared(struct dcp_main *m, const struct reshard_job *job,
+                       const char *word, uint64_t bytes)
+{
+    const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
+    uint64_t of = f->stored_bytes;
+
+    if (!job->options.reflink)
+        return;
+    if (job->options.part)
+        of = dcp_reshard_part(job->reshard, job->options.part - 1)->size_bytes;
+    dcp_term_printf(&m->out, "%s %s of %s with the source%s\n", word,
+                    dcp_human_size(bytes).text, dcp_human_size(of).text,
+                    bytes ? "" : ": nothing lies alike in blocks of both");
+}
+
 void reshard_print_part(struct dcp_main *m, const struct reshard_job *job)
 {
     const struct dcp_term *out = &m->out;
@@ -153,6 +169,8 @@ void reshard_print_part(struct dcp_main *m, const struct reshard_job *job)
                     : job->options.no_verify ? "not verified (--no-verify)"
                                              : "read back");
     dcp_term_printf(out, ", %s\n", dcp_human_time(job->seconds).text);
+    if (!was_done)
+        put_shared(m, job, "shared", dcp_reshard_shared(job->reshard));
 }
 
 void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
@@ -174,6 +192,7 @@ void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
     if (f->free_bytes != UINT64_MAX)
         dcp_term_printf(out, "; free space %s", dcp_human_size(f->free_bytes).text);
     dcp_term_put(out, "\n");
+    put_shared(m, job, "shares", f->shared_bytes);
     put_parts(m, job);
     put_notes(m, job);
 }
@@ -242,6 +261,7 @@ void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
         dcp_term_printf(out, "%s of %s of the source have no digest to check\n",
                         dcp_human_count(f->n_unproved).text,
                         dcp_human_items(f->n_tensors, "tensor", "tensors").text);
+    put_shared(m, job, "shared", dcp_reshard_shared(job->reshard));
     if (m->verbose == 0)
         put_notes(m, job);
     warn_overflows(m, job);
@@ -275,6 +295,15 @@ static json_t *parts_json(const struct dcp_reshard *reshard)
         }
     }
     return list;
+}
+
+/* Of what was made; of a dry run, what would be. */
+static json_t *shared_json(const struct reshard_job *job)
+{
+    if (!job->options.reflink)
+        return json_null();
+    return dcp_doc_u64(job->dry_run ? dcp_reshard_facts(job->reshard)->shared_bytes
+                                    : dcp_reshard_shared(job->reshard));
 }
 
 int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
@@ -311,6 +340,7 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
     rc |= dcp_doc_set(doc, "n_objects_left_out", dcp_doc_u64(f->n_objects_left));
     rc |= dcp_doc_set(doc, "n_unsafe_objects", dcp_doc_u64(f->n_unsafe_kept));
     rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(f->n_cast));
+    rc |= dcp_doc_set(doc, "shared_bytes", shared_json(job));
     rc |= dcp_doc_set(doc, "plan", plan);
     if (dcp_reshard_n_parts(job->reshard))
         rc |= dcp_doc_set(doc, "parts", parts_json(job->reshard));

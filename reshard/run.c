@@ -63,6 +63,7 @@ static const struct dcp_opt opts[] = {
     { 0, "key", "FILE", RESHARD_HELP_KEY, NULL, DCP_OPT_TEXT, RESHARD_AT(key) },
     { 'm', "memory", "SIZE", RESHARD_HELP_MEMORY, "Work", DCP_OPT_SIZE,
       RESHARD_AT(memory_bytes), .min = RESHARD_LEAST_MEMORY },
+    { 0, "reflink", NULL, RESHARD_HELP_REFLINK, NULL, DCP_OPT_FLAG, RESHARD_AT(reflink) },
     { 0, "no-verify", NULL, RESHARD_HELP_NO_VERIFY, NULL, DCP_OPT_FLAG,
       RESHARD_AT(no_verify) },
     { 'n', "dry-run", NULL, RESHARD_HELP_DRY_RUN, NULL, DCP_OPT_FLAG,
@@ -86,6 +87,8 @@ static const struct dcp_example examples[] = {
     { "dcp-reshard run step.tar.zst", "one file, to ship or to keep" },
     { "dcp-reshard run/step-00001200 small --only model --dtype bf16",
       "the weights alone, in 16 bits" },
+    { "dcp-reshard run weights --only model --reflink",
+      "on Btrfs or XFS: what lies alike in both takes no space" },
     { "dcp-reshard run out --world 64 --part 3/16",
       "one of 16 processes; when all have ended:" },
     { "dcp-reshard run out --world 64 --finish", "the parts become DST" },
@@ -99,7 +102,7 @@ const struct dcp_exit reshard_exits[] = {
     { 4, "the source is corrupt; nothing was written" },
     { 5, "the target exists, or cannot hold what was asked" },
     { 6, "I/O error, or no space is left" },
-    { 8, "not a known format, or not in this version" },
+    { 8, "not a known format, not in this version, or not on this file system" },
     { 9, "out of memory" },
     { 130, "interrupted; nothing was written" },
     { 0 },
@@ -118,7 +121,10 @@ const struct dcp_command reshard_run = {
         "With --part many machines make one DST together: each writes some of its files "
         "to .parts-DST beside it, at any time and in any order; one that died is run "
         "again, and does its part anew. When all are done --finish proves the whole and "
-        "publishes it. 'dcp-reshard gc FOLDER --parts --yes' throws the parts away.",
+        "publishes it. 'dcp-reshard gc FOLDER --parts --yes' throws the parts away.\n"
+        "With --reflink DST is proved as it is without; but a block that is shared and "
+        "rots "
+        "on the disk rots in both, and du counts it twice.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct reshard_settings),
     .examples = examples,

@@ -167,6 +167,7 @@ int reshard_settings_check(const struct reshard_settings *s,
         .lossy = s->lossy,
         .trust = s->trust.items,
         .keep_unsafe = s->keep_unsafe,
+        .reflink = s->reflink,
         .target = { .max_shard_size_bytes = s->max_shard_bytes, .untie = s->untie },
     };
     rc = check_mesh(s, out, err);

@@ -14,7 +14,7 @@ struct reshard_settings {
     int spelling;    /* of keys: auto, nested, flat, torchtitan, kept */
     int64_t parity;
     uint64_t memory_bytes, max_shard_bytes;
-    bool no_verify, dry_run, finish, force, lossy, untie, keep_unsafe;
+    bool no_verify, dry_run, finish, force, lossy, untie, keep_unsafe, reflink;
 };
 
 /* Checks what the option table cannot, and fills the options of the library; strings are
@@ -63,6 +63,10 @@ int reshard_settings_check(const struct reshard_settings *settings,
     "buffers in all (default 256M, at least 8M), however large the checkpoint"
 #define RESHARD_HELP_NO_VERIFY "do not check digests or fingerprints"
 #define RESHARD_HELP_DRY_RUN "print the plan and write nothing"
+#define RESHARD_HELP_REFLINK                                                        \
+    "share blocks that lie alike in SRC and DST, in place of writing them (Btrfs, " \
+    "XFS): "                                                                        \
+    "no space, all read and proved still"
 #define RESHARD_HELP_PART                                                                \
     "make part I of N only, as one of N processes on machines that share the folder of " \
     "DST; --finish publishes"

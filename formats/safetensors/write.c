@@ -70,9 +70,10 @@ static void add_tensor(struct dcp_buf *buf, const struct dcp_tensor *tensor,
                     (unsigned long long)end);
 }
 
-/* Length, JSON, and blanks up to a multiple of 8, in the catalog's memory. */
+/* Length, JSON, and blanks up to a multiple of `align`, in the catalog's memory. */
 static int make_header(struct dcp_catalog *catalog, const size_t *tensors, size_t n,
-                       void **out, size_t *out_size_bytes, struct dcp_error *err)
+                       uint64_t align, void **out, size_t *out_size_bytes,
+                       struct dcp_error *err)
 {
     struct dcp_buf buf = { 0 };
     uint64_t at = 0;
@@ -90,7 +91,7 @@ static int make_header(struct dcp_catalog *catalog, const size_t *tensors, size_
         at += dcp_tensor_bytes(tensor);
     }
     dcp_buf_add(&buf, "}", 1);
-    dcp_buf_add_fill(&buf, ' ', (ALIGN - buf.size_bytes % ALIGN) % ALIGN);
+    dcp_buf_add_fill(&buf, ' ', (size_t)((align - buf.size_bytes % align) % align));
     if (!rc)
         rc = dcp_buf_check(&buf, err);
     if (!rc && buf.size_bytes - LENGTH_BYTES > DCP_SAFETENSORS_MAX_HEADER_BYTES)
@@ -114,13 +115,15 @@ int dcp_safetensors_assign_file(struct dcp_target *target, const char *name,
                                 size_t *tensors, size_t n, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = target->catalog;
+    uint64_t align = target->options->align_bytes;
     size_t header_bytes;
     void *header;
     int file;
 
     if (n)
         qsort_r(tensors, n, sizeof *tensors, in_file_order, catalog);
-    DCP_TRY(make_header(catalog, tensors, n, &header, &header_bytes, err));
+    DCP_TRY(make_header(catalog, tensors, n, align ? align : ALIGN, &header,
+                        &header_bytes, err));
     dcp_catalog_mark_stored(catalog, DCP_SAFETENSORS_METADATA);
     const struct dcp_file entry = { .name = name };
     DCP_TRY(dcp_catalog_add_file(catalog, &entry, &file, err));

@@ -175,6 +175,15 @@ static size_t present(char *path)
     return n;
 }
 
+char *dcp_fs_nearest(const char *path)
+{
+    char *part = strdup(path);
+    if (!part || present(part))
+        return part;
+    free(part);
+    return strdup(".");
+}
+
 int dcp_fs_make_missing(const char *path, char **out_first, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *part = strdup(path);

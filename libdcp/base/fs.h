@@ -54,6 +54,9 @@ char *dcp_fs_join(const char *dir, const char *name);
 bool dcp_fs_split(const char *path, char **out_dir, char **out_name);
 bool dcp_fs_exists(const char *path);
 bool dcp_fs_is_dir(const char *path);
+/* What of a path is there: the folder that it would be made in, "." of the last resort.
+ * Caller frees. NULL: out of memory. */
+char *dcp_fs_nearest(const char *path);
 /* Free bytes on the file system of a path; UINT64_MAX when unknown. */
 uint64_t dcp_fs_free_bytes(const char *path);
 /* Files that this process may have open at once. */

@@ -154,6 +154,7 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
         return dcp_error_set(err, DCP_E_USAGE, "parity is 0 to %d", DCP_PARITY_MAX_ROWS);
     DCP_TRY(check_parts(reshard, err));
     DCP_TRY(check_name(reshard, target_path, err));
+    DCP_TRY(dcp_reshard_check_reflink(reshard, err));
     int rc = dcp_destination_check(reshard->location, target_path,
                                    options->force || options->finish, &reshard->dir,
                                    &reshard->name, err);
@@ -163,6 +164,8 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
         options->target.name = reshard->name;
     if (!rc)
         rc = index_source(reshard, err);
+    if (!rc)
+        rc = dcp_reshard_try_reflink(reshard, err);
     if (!rc)
         rc = dcp_contents_new(reshard->src, reshard->format, options, &reshard->facts,
                               &reshard->target, &reshard->src_tensor, err);
@@ -177,6 +180,7 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     DCP_TRY(dcp_target_open(&reshard->open, options->codec, err));
     DCP_TRY(dcp_plan_new(reshard->src, reshard->target, reshard->src_tensor,
                          &reshard->plan, err));
+    DCP_TRY(dcp_reshard_find_clones(reshard, err));
     DCP_TRY(dcp_reshard_count(reshard, err));
     return plan_parts(reshard, err);
 }
@@ -256,6 +260,7 @@ static struct dcp_stream_setup stream_setup(struct dcp_reshard *reshard,
                                             const char *prefix)
 {
     const struct dcp_reshard_options *options = &reshard->options;
+    const struct dcp_clones *clones = reshard->block_bytes ? &reshard->clones : NULL;
 
     return (struct dcp_stream_setup){ .source = &reshard->location->source,
                                       .src = reshard->src,
@@ -273,6 +278,8 @@ static struct dcp_stream_setup stream_setup(struct dcp_reshard *reshard,
                                                        : DCP_READ_BACK_CACHE,
                                       .parity = options->parity,
                                       .reconstructed = &reshard->location->corruption,
+                                      .clones = clones,
+                                      .shared_bytes = &reshard->shared_bytes,
                                       .progress = options->progress };
 }
 
@@ -295,11 +302,15 @@ static int check_room(const struct dcp_reshard *reshard, struct dcp_error *err)
     const struct dcp_reshard_options *options = &reshard->options;
     char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
     uint64_t bytes = reshard->facts.target_bytes + reshard->facts.parity_bytes;
+    uint64_t shared = reshard->facts.shared_bytes;
 
     if (options->finish)
         bytes = reshard->facts.parity_bytes;
     else if (options->part)
-        bytes = reshard->parts.deal.parts[options->part - 1].size_bytes;
+        bytes = reshard->parts.deal.parts[options->part - 1].size_bytes -
+                dcp_reshard_spared(reshard, options->part - 1);
+    else /* of what several ranks hold only one is counted */
+        bytes -= bytes < shared ? bytes : shared;
     if (reshard->packs || bytes <= reshard->facts.free_bytes)
         return DCP_OK;
     dcp_error_set(err, DCP_E_NO_SPACE, "'%s' needs %s, %s are free", reshard->name,
@@ -362,6 +373,7 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
     DCP_TRY(check_room(reshard, err));
     free(reshard->overflows);
     reshard->overflows = NULL;
+    reshard->shared_bytes = 0;
     if (reshard->facts.n_cast) {
         reshard->overflows =
             dcp_mem_calloc(reshard->target->n_tensors, sizeof *reshard->overflows);
@@ -418,6 +430,7 @@ void dcp_reshard_free(struct dcp_reshard *reshard)
     if (!reshard)
         return;
     dcp_parts_fini(&reshard->parts);
+    dcp_clones_fini(&reshard->clones);
     dcp_plan_free(reshard->plan);
     dcp_target_close(&reshard->open);
     dcp_catalog_free(reshard->own_src);

@@ -95,14 +95,9 @@ static void count_masters(struct dcp_reshard *reshard)
 /* Of a folder that may have to be made. */
 static uint64_t free_bytes_at(const char *dir)
 {
-    DCP_CLEANUP_FREE char *at = strdup(dir);
-    while (at && *at && !dcp_fs_exists(at)) {
-        char *slash = strrchr(at, '/');
-        if (slash == at)
-            slash++;
-        *(slash ? slash : at) = '\0';
-    }
-    return at ? dcp_fs_free_bytes(*at ? at : ".") : UINT64_MAX;
+    DCP_CLEANUP_FREE char *at = dcp_fs_nearest(dir);
+
+    return at ? dcp_fs_free_bytes(at) : UINT64_MAX;
 }
 
 int dcp_reshard_count(struct dcp_reshard *reshard, struct dcp_error *err)

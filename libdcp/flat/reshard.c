@@ -111,6 +111,7 @@ static int take_options(struct act *act, struct dcp_error *err)
         .lossy = given->lossy,
         .trust = given->trust,
         .keep_unsafe = given->keep_unsafe,
+        .reflink = given->reflink,
         .target = { .max_shard_size_bytes = given->max_shard_bytes,
                     .config_json = act->config,
                     .spelling = given->spelling,
@@ -174,6 +175,8 @@ static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
                            ? 0
                            : dcp_reshard_overflows(act->reshard, &(size_t){ 0 },
                                                    &(const char *){ NULL }),
+        .shared_bytes =
+            act->options.dry_run ? facts->shared_bytes : dcp_reshard_shared(act->reshard),
     };
 
     dcp_flat_give(out, &told, sizeof told);

@@ -43,6 +43,21 @@ def test_reshard(run, tmp_path):
     assert libdcp.open(target).info.world_size == 2
 
 
+def test_shared_blocks(run, tmp_path):
+    target = tmp_path / "same"
+    with pytest.raises(libdcp.UsageError):
+        libdcp.reshard(run, target, codec="split", reflink=True)
+    assert libdcp.reshard(run, tmp_path / "plain").shared_bytes == 0
+    try:
+        made = libdcp.reshard(run, target, reflink=True)
+    except libdcp.UnsupportedError as why:  # of most file systems
+        assert "nothing can be shared" in str(why)
+        assert not target.exists()
+    else:
+        assert 0 < made.shared_bytes <= made.target_bytes
+        assert libdcp.open(target).verify().n_tensors == made.n_tensors
+
+
 def test_reshard_to_other_programs(run, tmp_path):
     deepspeed = tmp_path / "deepspeed"
     libdcp.reshard(run, deepspeed, to="deepspeed", world_size=2, layout="zero2")

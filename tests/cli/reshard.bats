@@ -55,6 +55,26 @@ left() {
     [ -z "$(left)" ]
 }
 
+@test "blocks are shared when that is asked for, or it is said why not" {
+    run -2 dcp-reshard run out --reflink --codec split
+    [[ $output == *"what is compressed shares nothing with the source"* ]]
+    run -2 dcp-reshard run out.tar.zst --reflink
+    [[ $output == *"an archive shares nothing with the source"* ]]
+    run -0 dcp-reshard run packed.tar.zst
+    run -8 dcp-reshard packed.tar.zst out --reflink
+    [[ $output == *"nothing of 'packed.tar.zst"*"can be shared: it is an archive"* ]]
+    run -0 dcp-reshard run plain --json
+    json 'd["shared_bytes"] is None'
+    run dcp-reshard run out --reflink
+    if [ "$status" -eq 0 ]; then # the file system has it
+        [[ $output == *$'\nshared '*" with the source"* ]]
+    else
+        [ "$status" -eq 8 ]
+        [[ $output == *"nothing can be shared in '.': "*"leave out --reflink"* ]]
+        [ ! -e out ]
+    fi
+}
+
 @test "the result as a document" {
     run -0 dcp-reshard run out --world 2 --json
     json 'd["schema"] == "dcp.reshard/1" and d["dry_run"] is False and d["verified"] is True

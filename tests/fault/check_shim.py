@@ -32,7 +32,7 @@ CHANGING = """
     unlink unlinkat rmdir remove close close_range
     mkstemp mkstemp64 mkostemp mkostemp64 mkdtemp tmpfile tmpfile64
     copy_file_range sendfile sendfile64 splice tee vmsplice aio_write aio_write64 aio_fsync
-    lio_listio io_submit syscall setxattr lsetxattr fsetxattr fchmod fchmodat
+    lio_listio io_submit syscall ioctl setxattr lsetxattr fsetxattr fchmod fchmodat
 """.split()
 
 KERNEL = {  # system call -> the shim's name of it

@@ -8,12 +8,15 @@
 #include "lib/slower.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -27,6 +30,10 @@ static struct {
     enum fault_kind kind;
     long at, count; /* atomic: the pool's threads call too */
 } fault;
+
+/* A file system that has reflinks, and blocks so small that the sample has some. */
+enum { TINY_BLOCK = 64 };
+static bool no_nameless; /* it has no files without a name */
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -50,8 +57,13 @@ EXPORT int openat(int dir_fd, const char *name, int flags, ...)
     va_list args;
 
     va_start(args, flags);
-    mode_t mode = flags & O_CREAT ? (mode_t)va_arg(args, int) : 0;
+    bool nameless = (flags & O_TMPFILE) == O_TMPFILE;
+    mode_t mode = nameless || flags & O_CREAT ? (mode_t)va_arg(args, int) : 0;
     va_end(args);
+    if (nameless && no_nameless) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
     return strikes() ? refuse() : (int)syscall(SYS_openat, dir_fd, name, flags, mode);
 }
 
@@ -92,6 +104,35 @@ EXPORT int fallocate(int fd, int mode, off_t offset, off_t size)
     return strikes() ? refuse() : (int)syscall(SYS_fallocate, fd, mode, offset, size);
 }
 
+EXPORT int fstatvfs(int fd, struct statvfs *out)
+{
+    (void)fd;
+    *out = (struct statvfs){ .f_frsize = TINY_BLOCK, .f_bavail = 1 << 24 };
+    return 0;
+}
+
+/* Bytes are copied: only who counts blocks could tell. What is torn shares some. */
+EXPORT int ioctl(int fd, unsigned long request, ...)
+{
+    char data[1 << 16];
+    va_list args;
+
+    va_start(args, request);
+    const struct file_clone_range *range = va_arg(args, void *);
+    va_end(args);
+    if (request != FICLONERANGE)
+        return (int)syscall(SYS_ioctl, fd, request, range);
+    bool struck = strikes();
+    size_t n = (size_t)range->src_length;
+    assert_true(range->src_offset % TINY_BLOCK == 0 && n % TINY_BLOCK == 0 &&
+                range->dest_offset % TINY_BLOCK == 0 && n <= sizeof data);
+    if (struck)
+        n = fault.kind == FAULT_TEAR ? n / 2 : 0;
+    syscall(SYS_pread64, range->src_fd, data, n, range->src_offset);
+    syscall(SYS_pwrite64, fd, data, n, range->dest_offset);
+    return struck ? refuse() : 0;
+}
+
 EXPORT int mkdirat(int dir_fd, const char *name, mode_t mode)
 {
     return strikes() ? refuse() : (int)syscall(SYS_mkdirat, dir_fd, name, mode);
@@ -123,6 +164,7 @@ struct how {
     const char *format; /* NULL: native */
     bool force;
     int n_parts; /* 0: in one */
+    bool reflink;
 };
 
 static long explored;       /* faults that were tried */
@@ -174,6 +216,7 @@ static int reshard_part(const struct location *location, const struct how *how,
                                            .dtype = -1,
                                            .only = DCP_ONLY_MODEL,
                                            .force = how->force,
+                                           .reflink = how->reflink,
                                            .threads = 2 };
     bool ends = how->n_parts && part > how->n_parts;
     options.finish = ends;
@@ -188,6 +231,8 @@ static int reshard_part(const struct location *location, const struct how *how,
         rc = dcp_reshard_plan(&source, location->target, &options, &job, &err);
         if (!rc) {
             rc = dcp_reshard_run(job, &err);
+            bool whole = !rc && (!how->n_parts || (ends && !dcp_reshard_was_done(job)));
+            assert_true(!how->reflink || !whole || dcp_reshard_shared(job) >= TINY_BLOCK);
             dcp_reshard_free(job);
         }
         dcp_location_close(&source);
@@ -244,7 +289,7 @@ static int count_left(const struct location *location)
 static bool one_fault(const struct location *location, const struct how *how,
                       enum fault_kind kind, long at)
 {
-    struct how again = { how->format, true, how->n_parts };
+    struct how again = { how->format, true, how->n_parts, how->reflink };
 
     if (dcp_fs_exists(location->target))
         acts_folder_remove(location->target);
@@ -277,11 +322,12 @@ static bool one_fault(const struct location *location, const struct how *how,
 }
 
 /* With --long every one, else every third but of a new folder's, every eleventh of those
- * in parts, which do much alike. */
+ * in parts or with shared blocks, which do much alike. */
 static void every_fault(const struct location *location, const struct how *how)
 {
-    bool all = whole_campaign || (!how->format && !how->force && !how->n_parts);
-    long sampled = how->n_parts ? 11 : 3;
+    bool all =
+        whole_campaign || (!how->format && !how->force && !how->n_parts && !how->reflink);
+    long sampled = how->n_parts || how->reflink ? 11 : 3;
     static const enum fault_kind kinds[] = { FAULT_TEAR, FAULT_STOP };
 
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
@@ -297,42 +343,54 @@ static void every_fault(const struct location *location, const struct how *how)
 
 static void a_new_folder(void **state)
 {
-    every_fault(*state, &(struct how){ NULL, false, 0 });
+    every_fault(*state, &(struct how){ NULL, false, 0, false });
 }
 
 static void a_folder_in_the_place_of_another(void **state)
 {
-    every_fault(*state, &(struct how){ NULL, true, 0 });
+    every_fault(*state, &(struct how){ NULL, true, 0, false });
 }
 
 static void a_new_file(void **state)
 {
-    every_fault(*state, &(struct how){ "torch", false, 0 });
+    every_fault(*state, &(struct how){ "torch", false, 0, false });
 }
 
 static void a_file_in_the_place_of_another(void **state)
 {
-    every_fault(*state, &(struct how){ "safetensors", true, 0 });
+    every_fault(*state, &(struct how){ "safetensors", true, 0, false });
 }
 
 static void a_new_archive(void **state)
 {
-    every_fault(*state, &(struct how){ "bundle", false, 0 });
+    every_fault(*state, &(struct how){ "bundle", false, 0, false });
 }
 
 static void an_archive_in_the_place_of_another(void **state)
 {
-    every_fault(*state, &(struct how){ "bundle", true, 0 });
+    every_fault(*state, &(struct how){ "bundle", true, 0, false });
 }
 
 static void a_new_folder_in_parts(void **state)
 {
-    every_fault(*state, &(struct how){ NULL, false, 2 });
+    every_fault(*state, &(struct how){ NULL, false, 2, false });
 }
 
 static void a_folder_in_parts_in_the_place_of_another(void **state)
 {
-    every_fault(*state, &(struct how){ NULL, true, 2 });
+    every_fault(*state, &(struct how){ NULL, true, 2, false });
+}
+
+static void a_new_folder_that_shares_blocks(void **state)
+{
+    every_fault(*state, &(struct how){ NULL, false, 0, true });
+}
+
+static void a_folder_in_parts_that_shares_blocks(void **state)
+{
+    no_nameless = true;
+    every_fault(*state, &(struct how){ NULL, true, 2, true });
+    no_nameless = false;
 }
 
 int main(int argc, char **argv)
@@ -351,6 +409,8 @@ int main(int argc, char **argv)
         EACH(an_archive_in_the_place_of_another),
         EACH(a_new_folder_in_parts),
         EACH(a_folder_in_parts_in_the_place_of_another),
+        EACH(a_new_folder_that_shares_blocks),
+        EACH(a_folder_in_parts_that_shares_blocks),
     };
     double started = dcp_clock_s();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

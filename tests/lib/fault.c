@@ -103,6 +103,28 @@ static int fault_write_at(void *self, struct dcp_store_file *file, uint64_t offs
     return fail(faulty, "write", "a file", err);
 }
 
+/* Torn, only the first block of the range is shared. */
+static int fault_clone(void *self, struct dcp_store_file *file, uint64_t offset, int from,
+                       uint64_t from_offset, uint64_t size_bytes, struct dcp_error *err)
+{
+    const struct faulty *faulty = self;
+    if (!strikes(faulty))
+        return faulty->passed.clone(self, file, offset, from, from_offset, size_bytes,
+                                    err);
+    if (faulty->plan->kind == FAULT_TEAR && size_bytes > 4096)
+        faulty->passed.clone(self, file, offset, from, from_offset, 4096, NULL);
+    return fail(faulty, "share blocks in", "a file", err);
+}
+
+static int fault_try_clone(void *self, int from, uint64_t *out_block_bytes,
+                           struct dcp_error *err)
+{
+    const struct faulty *faulty = self;
+    if (strikes(faulty))
+        return fail(faulty, "share blocks in", "", err);
+    return faulty->passed.try_clone(self, from, out_block_bytes, err);
+}
+
 static int fault_sync(void *self, struct dcp_store_file *file, uint64_t size_bytes,
                       struct dcp_error *err)
 {
@@ -193,6 +215,8 @@ static const struct dcp_store_ops own_ways = {
     .create = fault_create,
     .read_at = fault_read_at,
     .write_at = fault_write_at,
+    .try_clone = fault_try_clone,
+    .clone = fault_clone,
     .sync = fault_sync,
     .close = fault_close,
     .make_dir = fault_make_dir,

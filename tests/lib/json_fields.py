@@ -78,6 +78,7 @@ n_unproved         integer   tensors that no digest of the source proves
 n_from_masters     integer   weights that were made of their masters
 assumed            string?   which tensors are trained, where the source does not say
 n_cast             integer   tensors whose dtype changed
+shared_bytes       integer?  with --reflink: shared with the source, not written
 plan.n_copies      integer   copies of pieces
 plan.n_reads       integer   reads that they were merged to
 plan.n_writes      integer   files that are written

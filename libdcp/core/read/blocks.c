@@ -11,6 +11,7 @@
 #include "core/files/streams.h"
 #include "core/parity/reconstruction.h"
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,11 +25,12 @@ struct dcp_blocks {
     struct dcp_reconstruction
         *rebuilt; /* what is read through it; NULL: nothing was corrupt yet */
     struct dcp_error reconstructed; /* why it is */
+    _Atomic bool rebuilds; /* of all that share this one's cache: somebody does */
     struct dcp_coder *coder;
     struct dcp_xxh3 *hash;
     unsigned char *stored;   /* a block as it lies in the file */
     struct dcp_cache *cache; /* units: a piece, or n_pieces + a record */
-    bool borrows;            /* the cache of another one */
+    struct dcp_blocks *with; /* whose cache it is; itself, as a rule */
     uint64_t cache_bytes;
     struct dcp_files *files;
     struct dcp_streams streams;
@@ -46,6 +48,7 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
     *out_blocks = NULL;
     if (!b)
         return dcp_error_memory(err, "a block reader");
+    b->with = b;
     b->source = *source;
     b->catalog = catalog;
     b->verify = verify;
@@ -74,7 +77,7 @@ void dcp_blocks_free(struct dcp_blocks *b)
     dcp_streams_fini(&b->streams);
     dcp_files_free(b->files); /* before the store that they may be read through */
     dcp_reconstruction_free(b->rebuilt);
-    if (!b->borrows)
+    if (b->with == b)
         dcp_cache_free(b->cache);
     free(b->stored);
     dcp_coder_free(b->coder);
@@ -86,7 +89,7 @@ void dcp_blocks_share(struct dcp_blocks *b, struct dcp_blocks *with)
 {
     dcp_cache_free(b->cache);
     b->cache = with->cache;
-    b->borrows = true;
+    b->with = with;
     dcp_cache_grow(with->cache, b->cache_bytes);
 }
 
@@ -103,6 +106,11 @@ void dcp_blocks_reconstruct(struct dcp_blocks *b)
 const struct dcp_error *dcp_blocks_reconstructed(const struct dcp_blocks *b)
 {
     return &b->reconstructed;
+}
+
+bool dcp_blocks_rebuild(const struct dcp_blocks *b)
+{
+    return b->with->rebuilds;
 }
 
 uint64_t dcp_blocks_bytes(const struct dcp_blocks *b)
@@ -273,6 +281,7 @@ static int read_piece_block(struct dcp_blocks *b, size_t p, uint64_t block,
     if (dcp_is_broken(rc) && b->reconstructs && begin_reconstruction(b) &&
         !read_plain(b, piece, block, out, raw_n, NULL)) {
         b->reconstructed = why;
+        b->with->rebuilds = true;
         return DCP_OK;
     }
     if (rc && err)

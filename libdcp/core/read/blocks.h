@@ -34,6 +34,10 @@ void dcp_blocks_reconstruct(struct dcp_blocks *blocks);
 /* The first corruption that was read so; code 0: none. */
 const struct dcp_error *dcp_blocks_reconstructed(const struct dcp_blocks *blocks);
 
+/* Whether any of those that share a cache read something so. For any thread; who was
+ * given such bytes hears it. */
+bool dcp_blocks_rebuild(const struct dcp_blocks *blocks);
+
 /* Bytes begin .. begin + n of a piece's memory (its extent's raw bytes). Errors: CORRUPT,
  * naming the tensor, its elements, the file and its bytes; IO; NOT_FOUND (the file). */
 int dcp_blocks_read(struct dcp_blocks *blocks, size_t piece, uint64_t begin, size_t n,

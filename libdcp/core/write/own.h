@@ -1,5 +1,6 @@
 /* own: the inside of the writer: what it knows of files and pieces, and how a
- * file is finished. Included by write.c, pieces.c, files.c and against.c only. */
+ * file is finished. Included by write.c, pieces.c, files.c, shared.c
+ * and against.c only. */
 #ifndef DCP_CORE_WRITE_OWN_H
 #define DCP_CORE_WRITE_OWN_H
 
@@ -52,6 +53,7 @@ struct dcp_write {
     struct dcp_write_worker *workers;
     pthread_mutex_t lock; /* of progress */
     uint64_t done_bytes;  /* under lock */
+    _Atomic uint64_t shared_bytes;
 };
 
 /* What lies in a file: a piece, or a literal. */
@@ -89,6 +91,12 @@ int dcp_write_sync_folders(struct dcp_write *write, int file, struct dcp_error *
 int dcp_write_early(struct dcp_write *write, int file, struct dcp_error *err);
 int dcp_write_at(struct dcp_write *write, int file, uint64_t offset, const void *data,
                  size_t n, struct dcp_error *err);
+/* Whether a file shares blocks with the source; and shares them, once it is open. */
+bool dcp_write_is_shared(const struct dcp_write *write, int file);
+int dcp_write_share(struct dcp_write *write, int file, struct dcp_error *err);
+/* Writes bytes of pieces that a worker was given, but for those that are shared. */
+int dcp_write_unshared(struct dcp_write *write, int file, uint64_t offset,
+                       const unsigned char *data, size_t n, struct dcp_error *err);
 /* Of a file whose extents and first literals are known: its base is there, and has the
  * same pieces at the same places. Errors: MISMATCH (it has not), NOT_FOUND, CORRUPT, IO,
  * MEMORY. */

@@ -151,7 +151,7 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t i, uint
         if (against) /* what is written depends on the digests of all */
             dcp_against_see(against, block.raw + at, n);
         else
-            DCP_TRY(dcp_write_at(w, file, to + at, block.raw + at, n, err));
+            DCP_TRY(dcp_write_unshared(w, file, to + at, block.raw + at, n, err));
         add_digests(w, &block, at, n);
     }
     note_block(w, &block);
@@ -187,7 +187,7 @@ static int run_small(const struct job *job, int worker, struct dcp_error *err)
         note_block(w, &block);
         used += block.n;
     }
-    DCP_TRY(dcp_write_at(w, first->file, first->offset, scratch, used, err));
+    DCP_TRY(dcp_write_unshared(w, first->file, first->offset, scratch, used, err));
     flush(w, first->file, first->offset, used);
     return report(w, used, err);
 }

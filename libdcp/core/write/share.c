@@ -80,6 +80,7 @@ static void pack_pieces(const struct dcp_share *share, struct dcp_buf *buf)
 void dcp_share_pack(const struct dcp_share *share, struct dcp_buf *buf)
 {
     dcp_buf_add_u8(buf, flags_of(share));
+    dcp_buf_add_le64(buf, share->shared_bytes ? *share->shared_bytes : 0);
     for (size_t t = 0; t < share->target->n_tensors; t++) {
         dcp_buf_add_le64(buf, share->parts[t]);
         if (share->src_parts)
@@ -176,6 +177,9 @@ int dcp_share_unpack(const struct dcp_share *share, struct dcp_cursor *in,
 {
     if (dcp_cursor_u8(in) != flags_of(share))
         return bad(share, err);
+    uint64_t shared = dcp_cursor_le64(in);
+    if (share->shared_bytes)
+        *share->shared_bytes += shared;
     for (size_t t = 0; t < share->target->n_tensors && !in->bad; t++) {
         share->parts[t] ^= dcp_cursor_le64(in);
         if (share->src_parts)

@@ -25,6 +25,7 @@ struct dcp_share {
     _Atomic uint64_t *src_parts; /* of what was read; NULL: nobody needs them */
     _Atomic uint64_t *overflows; /* NULL: nothing is cast */
     struct dcp_proof *proof;     /* of the source; NULL: it is not verified */
+    uint64_t *shared_bytes;      /* with the source's files; NULL: nobody wants to know */
 };
 
 /* Appends sizes and digests of the part's files and pieces, and the rest as it is. */

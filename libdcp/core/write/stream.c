@@ -42,6 +42,13 @@ static int read_callback(void *self, int worker, size_t piece, uint64_t begin, s
                           (int64_t)((begin + n) / elem), scratch, err);
 }
 
+static bool rebuilds(void *self)
+{
+    const struct stream *s = self;
+
+    return dcp_blocks_rebuild(s->blocks[0]);
+}
+
 static bool needs_casts(const struct dcp_stream_setup *setup)
 {
     const struct dcp_catalog *target = setup->target->catalog;
@@ -126,16 +133,18 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
     if (setup->threads > 1) /* the caller works too */
         DCP_TRY(dcp_pool_new(setup->threads - 1, &s->pool, err));
     return dcp_write_new(
-        &(struct dcp_write_setup){ .store = setup->store,
-                                   .prefix = setup->prefix,
-                                   .target = setup->target,
-                                   .read_callback = { .self = s, .read = read_callback },
-                                   .pool = s->pool,
-                                   .read_back = setup->read_back,
-                                   .parity = setup->parity > 0,
-                                   .progress = setup->progress,
-                                   .total_bytes = total_bytes,
-                                   .again = again },
+        &(struct dcp_write_setup){
+            .store = setup->store,
+            .prefix = setup->prefix,
+            .target = setup->target,
+            .read_callback = { .self = s, .read = read_callback, .rebuilds = rebuilds },
+            .pool = s->pool,
+            .read_back = setup->read_back,
+            .parity = setup->parity > 0,
+            .progress = setup->progress,
+            .total_bytes = total_bytes,
+            .again = again,
+            .sharing = { setup->clones, setup->source, setup->src } },
         &s->write, err);
 }
 
@@ -237,6 +246,15 @@ static int write_ranks(const struct stream *s, const struct dcp_shares *shares, 
     return dcp_write_ranks(s->write, ranks, n, ranks_at_once(s, (size_t)n_writers), err);
 }
 
+/* What is known of tensors once files are written. */
+static void take_results(struct stream *s)
+{
+    for (size_t t = 0; t < s->catalog->n_tensors; t++)
+        s->parts[t] = dcp_write_parts(s->write, t);
+    if (s->setup->shared_bytes)
+        *s->setup->shared_bytes = dcp_write_shared(s->write);
+}
+
 /* Parity of what all ranks wrote, and, once the manifest is written, copies of that. */
 static int write_global(const struct stream *s, struct dcp_error *err)
 {
@@ -282,10 +300,10 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
     int rc = stream_init(&s, setup, total, false, err);
     if (!rc)
         rc = write_ranks(&s, NULL, 0, err);
-    for (size_t t = 0; t < target->n_tensors && !rc; t++)
-        s.parts[t] = dcp_write_parts(s.write, t);
-    if (!rc)
+    if (!rc) {
+        take_results(&s);
         rc = prove(&s, err);
+    }
     if (!rc)
         rc = write_global(&s, err);
     stream_fini(&s);
@@ -303,7 +321,8 @@ static struct dcp_share share_of(const struct stream *s, const struct dcp_shares
                                .parts = s->parts,
                                .src_parts = s->src_parts,
                                .overflows = s->setup->overflows,
-                               .proof = s->proof };
+                               .proof = s->proof,
+                               .shared_bytes = s->setup->shared_bytes };
 }
 
 int dcp_stream_part(const struct dcp_stream_setup *setup, const struct dcp_shares *shares,
@@ -319,10 +338,9 @@ int dcp_stream_part(const struct dcp_stream_setup *setup, const struct dcp_share
     int rc = stream_init(&s, setup, total, true, err);
     if (!rc)
         rc = write_ranks(&s, shares, part, err);
-    for (size_t t = 0; t < target->n_tensors && !rc; t++)
-        s.parts[t] = dcp_write_parts(s.write, t);
     const struct dcp_share share = share_of(&s, shares, part);
     if (!rc) {
+        take_results(&s);
         dcp_share_pack(&share, told);
         rc = dcp_buf_check(told, err);
     }

@@ -28,6 +28,8 @@ struct dcp_stream_setup {
     struct dcp_error *reconstructed; /* NULL, or what was corrupt and read through its
                                       * parity; code 0: nothing */
     _Atomic uint64_t *overflows;     /* NULL, or by tensor of target: see read/copy.h */
+    const struct dcp_clones *clones; /* of plan; NULL: nothing is shared */
+    uint64_t *shared_bytes;          /* NULL, or what was: added up, of parts too */
 };
 
 /* Writes every file of the target and makes it durable. Errors: CORRUPT (the source is

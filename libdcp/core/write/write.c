@@ -92,6 +92,11 @@ uint64_t dcp_write_parts(const struct dcp_write *w, size_t tensor)
     return w->parts[tensor];
 }
 
+uint64_t dcp_write_shared(const struct dcp_write *w)
+{
+    return w->shared_bytes;
+}
+
 /* What cannot be coded is written as it is. */
 static int create(struct dcp_write *w, int file, struct dcp_error *err)
 {
@@ -101,7 +106,10 @@ static int create(struct dcp_write *w, int file, struct dcp_error *err)
     if (w->base.store && !w->setup.pool &&
         !dcp_against_open(w, file, &into->against, &w->unfit))
         return dcp_write_open(w, file, DCP_DELTA_SUFFIX, 0, err);
-    return dcp_write_open(w, file, "", size, err);
+    if (!dcp_write_is_shared(w, file))
+        return dcp_write_open(w, file, "", size, err);
+    DCP_TRY(dcp_write_open(w, file, "", 0, err)); /* room for it all is not needed */
+    return dcp_write_share(w, file, err);
 }
 
 int dcp_write_create(struct dcp_write *w, int rank, struct dcp_error *err)

@@ -7,6 +7,7 @@
 #define DCP_CORE_WRITE_WRITE_H
 
 #include "base/pool.h"
+#include "core/plan/clones.h"
 #include <dcp/format.h>
 #include <dcp/log.h>
 
@@ -21,6 +22,18 @@ struct dcp_read_callback {
     /* Optional: looks at bytes of a piece while they are in the cache for their digest.
      */
     void (*look)(void *self, size_t piece, const unsigned char *data, size_t n);
+    /* Optional: what `read` gives by now may not be what lies in the file of
+     * the source, because it was reconstructed. */
+    bool (*rebuilds)(void *self);
+};
+
+/* Blocks that the files of a target share with those of a source, in place of being
+ * written: they are there as soon as a file is created. All their bytes are read of the
+ * source still, and of the target where it is read back. */
+struct dcp_write_sharing {
+    const struct dcp_clones *clones; /* NULL: none */
+    const struct dcp_source *source; /* whose store has descriptors */
+    const struct dcp_catalog *src;   /* names the files */
 };
 
 /* Whether files are read back once they are durable: what comes must have the digests of
@@ -45,6 +58,7 @@ struct dcp_write_setup {
     struct dcp_progress progress;
     uint64_t total_bytes; /* for progress */
     bool again; /* a dead process may have left some of the files, which go first */
+    struct dcp_write_sharing sharing;
 };
 
 struct dcp_write; /* one target being written */
@@ -102,6 +116,8 @@ int dcp_write_ranks(struct dcp_write *write, const int *ranks, size_t n, size_t 
  * catalog. */
 int dcp_write_global(struct dcp_write *write, struct dcp_error *err);
 
+/* Bytes that files written so far share with the source. */
+uint64_t dcp_write_shared(const struct dcp_write *write);
 /* The fingerprint parts of a tensor that were written here, combined by exclusive or. */
 uint64_t dcp_write_parts(const struct dcp_write *write, size_t tensor);
 

@@ -264,11 +264,13 @@ struct dcp_flat_reshard_options {
     uint64_t max_shard_bytes, memory_bytes;
     int32_t parity, threads;
     int32_t no_verify, force, lossy, untie, keep_unsafe, dry_run;
+    int32_t reflink;
 };
 struct dcp_flat_reshard_result {
     size_t struct_size;
     uint64_t n_tensors, source_bytes, target_bytes, read_bytes, n_files;
     uint64_t n_unproved, n_left, n_objects_left, n_overflows;
+    uint64_t shared_bytes; /* with reflink; of a dry run what would be */
 };
 /* Plans, and runs unless dry_run says so. Errors: those of dcp_location_open,
  * dcp_reshard_plan and dcp_reshard_run. */

@@ -27,6 +27,8 @@ struct dcp_target_options {
                            * "torchtitan", "kept"; NULL: see formats/state_dict/out.h */
     const char *prefix;   /* container of the weights there; "": none; NULL: as usual */
     bool untie;           /* write tensors that share their bytes once for each name */
+    uint64_t align_bytes; /* the first tensor of a file lies at a multiple of it, where
+                           * the format allows it; 0: as usual */
 };
 
 /* What becomes of a tensor of the source in a target. */

@@ -112,6 +112,10 @@ struct dcp_reshard_options {
     bool no_verify;        /* do not check digests and fingerprints */
     bool force;            /* replace the target, after success */
     bool lossy;            /* leave out what the target cannot hold */
+    /* Blocks of the file system that lie alike in source and target are shared, which
+     * takes no space, in place of being written; they are read and proved all the same.
+     * Not with a codec, nor where source or target is an archive. */
+    bool reflink;
     /* Objects that name classes which are not known safe (<dcp/globals.h>) are refused,
      * or left out when lossy or when only the model is wanted; those that name nothing
      * worse than unknown classes that match a glob, NULL-terminated, are kept. */
@@ -161,6 +165,9 @@ struct dcp_reshard_plan {
     uint64_t read_bytes;   /* more than source_bytes: some bytes are read twice */
     uint64_t buffer_bytes; /* the largest the buffers get */
     uint64_t free_bytes;   /* at the target */
+    /* With `reflink`: bytes of tensors in all files of the target, and those of them that
+     * are shared, not written. */
+    uint64_t stored_bytes, shared_bytes;
 };
 
 /* What falls to one of the processes that make a target in parts. */
@@ -174,7 +181,7 @@ struct dcp_reshard; /* a decided reshard */
 
 /* Decides everything, writes nothing. Caller owns *out. Errors: MISMATCH (the target
  * cannot hold it, nothing selected), EXISTS (the target), USAGE, and those of
- * dcp_location_index. */
+ * dcp_location_index; with `reflink` UNSUPPORTED (the file systems cannot). */
 DCP_PUBLIC int dcp_reshard_plan(struct dcp_location *location, const char *target_path,
                                 const struct dcp_reshard_options *options,
                                 struct dcp_reshard **out_reshard, struct dcp_error *err);
@@ -205,6 +212,9 @@ DCP_PUBLIC bool dcp_reshard_was_done(const struct dcp_reshard *reshard);
  * them or NULL. */
 DCP_PUBLIC uint64_t dcp_reshard_overflows(const struct dcp_reshard *reshard,
                                           size_t *out_tensors, const char **out_first);
+/* After a run: bytes of tensors that the target shares with the source, or the part that
+ * was made; fewer than planned where the source was reconstructed. */
+DCP_PUBLIC uint64_t dcp_reshard_shared(const struct dcp_reshard *reshard);
 DCP_PUBLIC void dcp_reshard_free(struct dcp_reshard *reshard);
 
 /* Reading tensors piece by piece, for programs: elements begin .. end of the flattened

@@ -105,6 +105,18 @@ struct dcp_store_ops {
      * file of this machine as read_at gives them, to be mapped; -1: they do not. It
      * belongs to the file. */
     int (*descriptor)(void *self, struct dcp_store_file *file);
+    /* Optional, both or none (NULL: it cannot). Whether files of this store can share
+     * blocks of the file system with the file that is open as `from`, a descriptor: found
+     * out with a file that nobody sees. *out_block_bytes: what offsets and sizes are
+     * multiples of. Errors: UNSUPPORTED (another file system, or one that cannot),
+     * NO_SPACE, IO. */
+    int (*try_clone)(void *self, int from, uint64_t *out_block_bytes,
+                     struct dcp_error *err);
+    /* Shares a range of that file with a file being written, in which it begins at
+     * `offset`, and which becomes longer where it must; what stood there is gone. Later
+     * writes to either file change that one alone. Errors: NO_SPACE, UNSUPPORTED, IO. */
+    int (*clone)(void *self, struct dcp_store_file *file, uint64_t offset, int from,
+                 uint64_t from_offset, uint64_t size_bytes, struct dcp_error *err);
     /* Optional (NULL: nothing): see dcp_store_dir_follow. */
     void (*follow)(void *self, bool follow);
     void (*free)(void *self);

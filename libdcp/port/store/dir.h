@@ -51,6 +51,10 @@ int dcp_dir_sync(void *self, struct dcp_store_file *file, uint64_t size_bytes,
 int dcp_dir_close(void *self, struct dcp_store_file *file, struct dcp_error *err);
 bool dcp_dir_direct(void *self, struct dcp_store_file *file);
 int dcp_dir_descriptor(void *self, struct dcp_store_file *file);
+int dcp_dir_try_clone(void *self, int from, uint64_t *out_block_bytes,
+                      struct dcp_error *err);
+int dcp_dir_clone(void *self, struct dcp_store_file *file, uint64_t offset, int from,
+                  uint64_t from_offset, uint64_t size_bytes, struct dcp_error *err);
 void dcp_dir_drop_cache(void *self, struct dcp_store_file *file);
 uint64_t dcp_dir_free_bytes(void *self);
 

@@ -7,13 +7,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/fs.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #define DIRECT_BYTES ((size_t)256 << 10) /* less is not worth it */
+enum { NAMED_TRIES = 100 };
 
 struct dcp_store_file {
     int fd;
@@ -283,6 +286,97 @@ void dcp_dir_flush_hint(void *self, struct dcp_store_file *file, uint64_t offset
     (void)self;
     sync_file_range(file->fd, (off_t)offset, (off_t)size_bytes, SYNC_FILE_RANGE_WRITE);
 }
+
+/* -- blocks that two files share ---------------------------------------------------- */
+
+/* 0, or -1 with errno. size_bytes 0: up to the end of `from`. */
+static int clone_range(int to, uint64_t offset, int from, uint64_t from_offset,
+                       uint64_t size_bytes)
+{
+    const struct file_clone_range range = { .src_fd = from,
+                                            .src_offset = from_offset,
+                                            .src_length = size_bytes,
+                                            .dest_offset = offset };
+    int rc;
+    do
+        rc = ioctl(to, FICLONERANGE, &range);
+    while (rc != 0 && errno == EINTR);
+    return rc;
+}
+
+/* A file without a name. Where the file system has none (NFS), one whose name goes at
+ * once; others may try at the same time, and one may have died before that. */
+static int open_nameless(const struct dcp_dir *dir)
+{
+    static const char name[] = ".dcp-clone.tmp";
+    int fd = openat(dir->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    bool named = fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR);
+    for (int i = 0; named && i < NAMED_TRIES; i++) {
+        unlinkat(dir->fd, name, 0);
+        fd = openat(dir->fd, name, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC,
+                    0600);
+        named = fd < 0 && errno == EEXIST;
+        if (fd >= 0)
+            unlinkat(dir->fd, name, 0);
+    }
+    return fd;
+}
+
+/* The block of the file system: st_blksize is what it likes to be read by. */
+static uint64_t block_bytes_of(const struct dcp_dir *dir)
+{
+    struct statvfs vfs;
+    return fstatvfs(dir->fd, &vfs) == 0 && vfs.f_frsize ? vfs.f_frsize : 4096;
+}
+
+static int cannot_clone(const struct dcp_dir *dir, int why, struct dcp_error *err)
+{
+    if (why == EXDEV) {
+        dcp_error_set(
+            err, DCP_E_UNSUPPORTED,
+            "nothing can be shared in '%s': the source is on another file system",
+            dir->root);
+        dcp_error_hint(err, "leave out --reflink, or choose a folder beside the source");
+        return DCP_E_UNSUPPORTED;
+    }
+    bool unable = why == EOPNOTSUPP || why == ENOTTY || why == ENOSYS || why == EINVAL;
+    if (!unable)
+        return dcp_dir_fail(dir, why, "share blocks in", "", err);
+    dcp_error_set(err, DCP_E_UNSUPPORTED,
+                  "nothing can be shared in '%s': its file system has no reflinks",
+                  dir->root);
+    dcp_error_hint(err,
+                   "leave out --reflink; Btrfs has them, and XFS made with reflink=1");
+    return DCP_E_UNSUPPORTED;
+}
+
+int dcp_dir_try_clone(void *self, int from, uint64_t *out_block_bytes,
+                      struct dcp_error *err)
+{
+    const struct dcp_dir *dir = self;
+    uint64_t block = block_bytes_of(dir);
+    struct stat st;
+    int why = 0, fd = open_nameless(dir);
+    *out_block_bytes = block;
+    if (fd < 0 || fstat(from, &st) != 0 ||
+        clone_range(fd, 0, from, 0, (uint64_t)st.st_size > block ? block : 0) != 0)
+        why = errno;
+    if (fd >= 0)
+        close(fd);
+    return why ? cannot_clone(dir, why, err) : DCP_OK;
+}
+
+int dcp_dir_clone(void *self, struct dcp_store_file *file, uint64_t offset, int from,
+                  uint64_t from_offset, uint64_t size_bytes, struct dcp_error *err)
+{
+    const struct dcp_dir *dir = self;
+    DCP_TRY(check_lost(dir, file, err));
+    if (!size_bytes || clone_range(file->fd, offset, from, from_offset, size_bytes) == 0)
+        return DCP_OK;
+    return lose(dir, file, "share blocks in", err);
+}
+
+/* -- the end ------------------------------------------------------------------------ */
 
 int dcp_dir_sync(void *self, struct dcp_store_file *file, uint64_t size_bytes,
                  struct dcp_error *err)

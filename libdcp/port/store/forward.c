@@ -153,6 +153,22 @@ static int forward_descriptor(void *self, struct dcp_store_file *file)
     return inner->ops->descriptor(inner->self, file);
 }
 
+static int forward_try_clone(void *self, int from, uint64_t *out_block_bytes,
+                             struct dcp_error *err)
+{
+    const struct dcp_store *inner = inner_of(self);
+    return inner->ops->try_clone(inner->self, from, out_block_bytes, err);
+}
+
+static int forward_clone(void *self, struct dcp_store_file *file, uint64_t offset,
+                         int from, uint64_t from_offset, uint64_t size_bytes,
+                         struct dcp_error *err)
+{
+    const struct dcp_store *inner = inner_of(self);
+    return inner->ops->clone(inner->self, file, offset, from, from_offset, size_bytes,
+                             err);
+}
+
 static void forward_drop_cache(void *self, struct dcp_store_file *file)
 {
     const struct dcp_store *inner = inner_of(self);
@@ -193,6 +209,8 @@ void dcp_store_forward(struct dcp_store *out_store, struct dcp_store_forward *wr
             .free_bytes = forward_free_bytes,
             .direct = inner->ops->direct ? forward_direct : NULL,
             .descriptor = inner->ops->descriptor ? forward_descriptor : NULL,
+            .try_clone = inner->ops->try_clone ? forward_try_clone : NULL,
+            .clone = inner->ops->clone ? forward_clone : NULL,
             .drop_cache = inner->ops->drop_cache ? forward_drop_cache : NULL,
             .follow = inner->ops->follow ? forward_follow : NULL,
         },
@@ -231,6 +249,8 @@ void dcp_store_override(struct dcp_store_forward *wrapper,
     TAKE(drop_cache);
     TAKE(direct);
     TAKE(descriptor);
+    TAKE(try_clone);
+    TAKE(clone);
     TAKE(follow);
 #undef TAKE
     ops->free = own->free;

@@ -48,6 +48,7 @@ class ReshardOptions(Sized):
         ("untie", c_int32),
         ("keep_unsafe", c_int32),
         ("dry_run", c_int32),
+        ("reflink", c_int32),
     ]
 
 
@@ -65,6 +66,7 @@ class ReshardResult(Sized):
         ("n_left", c_uint64),
         ("n_objects_left", c_uint64),
         ("n_overflows", c_uint64),
+        ("shared_bytes", c_uint64),
     ]
 
 

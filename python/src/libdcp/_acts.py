@@ -43,6 +43,7 @@ class ReshardResult:
     n_left: int  # tensors that the target cannot hold, with lossy=True
     n_objects_left: int
     n_overflows: int  # finite numbers that are infinite, or none, in the new dtype
+    shared_bytes: int  # with reflink=True: blocks that are the source's, not written
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ def reshard(
     lossy: bool = False,
     untie: bool = False,
     keep_unsafe: bool = False,
+    reflink: bool = False,
     dry_run: bool = False,
     progress: Progress = None,
 ) -> ReshardResult:
@@ -109,7 +111,8 @@ def reshard(
     of `formats()`, `layout` "zero1", `dtype` "bf16", `only` "model" or "optim", `weights`
     "model" or "master", `rename` rules, `codec` "split", `parity` files more, `select`
     patterns of names, `trust` globals of pickles, `config` the model's config.json,
-    `force` replaces the target, `lossy` leaves out what it cannot hold.
+    `force` replaces the target, `lossy` leaves out what it cannot hold, `reflink` shares
+    blocks of the file system with the source where they lie alike.
     """
     return _reshard(locals(), for_export=False)
 
@@ -137,6 +140,7 @@ def export(
     lossy: bool = False,
     untie: bool = False,
     keep_unsafe: bool = False,
+    reflink: bool = False,
     dry_run: bool = False,
     progress: Progress = None,
 ) -> ReshardResult:
@@ -193,6 +197,7 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
                 "lossy",
                 "untie",
                 "keep_unsafe",
+                "reflink",
                 "dry_run",
             )
         },

@@ -14,19 +14,21 @@ struct how {
     bool force;
     int n_parts;  /* 0: in one */
     bool applies; /* a delta */
+    bool reflink; /* as many ranks; where the shim is, which has reflinks everywhere */
 };
 
 /* part: 1 to n_parts; one behind them is the end; 0 is all in one. */
 static int reshard_part(const char *folder, const struct how *how, int world_size,
                         bool force, int part, struct dcp_error *err)
 {
-    bool ends = part > how->n_parts;
-    struct dcp_reshard_options options = { .world_size = how->format ? 0 : world_size,
+    bool ends = part > how->n_parts, same = how->format || how->reflink;
+    struct dcp_reshard_options options = { .world_size = same ? 0 : world_size,
                                            .format = how->format,
                                            .dtype = -1,
                                            .only = world_size == 4 ? DCP_ONLY_MODEL : 0,
                                            .force = force,
                                            .threads = 2,
+                                           .reflink = how->reflink && fault_shim_begin,
                                            .part = ends ? 0 : part,
                                            .n_parts = part && !ends ? how->n_parts : 0,
                                            .finish = ends };
@@ -50,6 +52,7 @@ static int reshard_part(const char *folder, const struct how *how, int world_siz
     rc = dcp_reshard_plan(&source, to, &options, &job, err);
     if (!rc) {
         rc = dcp_reshard_run(job, err);
+        must(rc || !options.reflink || dcp_reshard_shared(job) > 0);
         dcp_reshard_free(job);
     }
     dcp_location_close(&source);
@@ -284,6 +287,7 @@ static bool move_again(const struct facts *facts, struct promise promise, char w
     }
 
 MADE(reshard, dir, .target = "out")
+MADE(reshard, shared, .target = "out", .reflink = true)
 MADE(reshard, dir_over, .target = "out", .force = true)
 MADE(reshard, nested, .format = "deepspeed",
      .target = "out") /* its files lie in a folder of their own */
@@ -306,6 +310,7 @@ MADE(delta, applied_nested, .format = "deepspeed", .target = "out", .applies = t
 
 const struct scenario reshard_scenarios[] = {
     RESHARDS("reshard", dir),
+    RESHARDS("reshard-reflink", shared),
     RESHARDS("reshard-force", dir_over),
     RESHARDS("reshard-nested", nested),
     RESHARDS("export", file),

@@ -4,10 +4,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -339,6 +341,52 @@ SHIM_EXPORT int fallocate(int fd, int mode, off_t offset, off_t size)
     return rc;
 }
 int fallocate64(int fd, int mode, off_t offset, off_t size) AS(fallocate);
+
+/* The bytes of a range of another file, in place of the blocks of it. */
+static int copy_range(int fd, uint64_t ino, const struct file_clone_range *range)
+{
+    size_t size = (size_t)range->src_length;
+    struct stat st;
+
+    if (fstat((int)range->src_fd, &st))
+        return fail(EBADF);
+    if (!size)
+        size = (size_t)st.st_size - (size_t)range->src_offset;
+    char *data = malloc(size + 1);
+    if (!data)
+        return fail(ENOMEM);
+    bool all = syscall(SYS_pread64, range->src_fd, data, size, range->src_offset) ==
+                   (long)size &&
+               syscall(SYS_pwrite64, fd, data, size, range->dest_offset) == (long)size;
+    /* A file without a name is nothing that a crash could leave. */
+    if (all && !fstat(fd, &st) && st.st_nlink)
+        shim_record((struct trace_record){ .kind = TRACE_WRITE,
+                                           .ino = ino,
+                                           .a = (int64_t)range->dest_offset,
+                                           .data_bytes = size },
+                    NULL, NULL, data);
+    free(data);
+    return all ? 0 : fail(EIO);
+}
+
+SHIM_EXPORT int ioctl(int fd, unsigned long request, ...)
+{
+    va_list args;
+    uint64_t ino;
+
+    va_start(args, request);
+    void *arg = va_arg(args, void *);
+    va_end(args);
+    if (request != FICLONERANGE || !shim_file(fd, &ino))
+        return (int)syscall(SYS_ioctl, fd, request, arg);
+    int why = shim_strike(SHIM_CLONE);
+    if (why)
+        return fail(why);
+    shim_begin();
+    int rc = copy_range(fd, ino, arg);
+    shim_end();
+    return rc;
+}
 
 /* --- syncs --- */
 

@@ -17,9 +17,10 @@
  *
  * CALL is create (an open that may make the file), open (any other), read, write,
  * ftruncate, fallocate, fsync, syncdir (fsync of a folder), mkdir, rename, link, unlink,
- * close (of what was open for writing), closeread (of anything else), in this order. A
- * sync that fails loses data, as in a kernel that calls pages clean which it could not
- * write: the file's first bytes become zeros. */
+ * close (of what was open for writing), closeread (of anything else), clone (the ioctl
+ * by which files share blocks; where the file system cannot the shim copies), in this
+ * order. A sync that fails loses data, as in a kernel that calls pages clean which it
+ * could not write: the file's first bytes become zeros. */
 #include "shim.h"
 
 #include <errno.h>
@@ -43,6 +44,7 @@ static const char *const call_names[SHIM_CALLS] = {
     [SHIM_MAKE_DIR] = "mkdir",     [SHIM_RENAME] = "rename",
     [SHIM_LINK] = "link",          [SHIM_UNLINK] = "unlink",
     [SHIM_CLOSE] = "close",        [SHIM_CLOSE_READ] = "closeread",
+    [SHIM_CLONE] = "clone",
 };
 
 static const struct {

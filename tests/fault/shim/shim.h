@@ -25,6 +25,7 @@ enum shim_call {
     SHIM_UNLINK,
     SHIM_CLOSE, /* of what was open for writing */
     SHIM_CLOSE_READ,
+    SHIM_CLONE,
     SHIM_CALLS
 };
 
