@@ -37,6 +37,9 @@ for line in re.findall(r"^    ((?:dcp-\w+|tar|rm) .*)$", text, re.M):
         elif [[ $command == "dcp-inspect verify run" ]]; then
             expected=$lost
             lost=0
+        elif [[ $command == *--reflink* ]] &&
+            ! cp --reflink=always gpt2.json shared.json; then
+            expected=8 # the file system has none
         fi
         status=0
         bash -c "$command" >said 2>&1 </dev/null || status=$?
