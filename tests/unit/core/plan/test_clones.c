@@ -17,7 +17,7 @@ static struct dcp_catalog *new_catalog(void)
 
     must(dcp_catalog_new(&catalog, NULL) == 0);
     for (int f = 0; f < N_FILES; f++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "%d", f);
         must(dcp_catalog_add_file(catalog, &(struct dcp_file){ .name = name }, NULL,
                                   NULL) == 0);
