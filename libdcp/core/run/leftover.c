@@ -51,6 +51,25 @@ int dcp_leftover_clear(const struct dcp_store *store, const char *prefix,
     return why.code;
 }
 
+/* BUSY: it holds something. Between being made and being held it was taken for what a dead
+ * process left, and the name stands for what another has made since, and let go. */
+static int must_be_empty(const struct dcp_store *store, const char *name,
+                         struct dcp_store_file **held, struct dcp_error *err)
+{
+    struct dcp_store_entry *entries;
+    size_t n = 0;
+    int rc = store->ops->list(store->self, name, &entries, &n, err);
+
+    if (!rc)
+        dcp_store_list_free(entries, n);
+    if (!rc && n)
+        rc = dcp_error_set(err, DCP_E_BUSY, "'%s/%s' is in use by another process",
+                           store->root, name);
+    if (rc)
+        dcp_unpin(store, held);
+    return rc;
+}
+
 /* BUSY, NOT_FOUND: between the two acts somebody took it for what a dead process left.
  * Where it cannot be held nobody is kept away. */
 static int make_held(const struct dcp_store *store, const char *name,
@@ -62,6 +81,8 @@ static int make_held(const struct dcp_store *store, const char *name,
     if (rc || !store->ops->hold)
         return rc;
     rc = store->ops->hold(store->self, name, true, out, &why);
+    if (!rc)
+        return must_be_empty(store, name, out, err);
     if (rc != DCP_E_BUSY && rc != DCP_E_NOT_FOUND && rc != DCP_E_MEMORY)
         return DCP_OK;
     if (rc == DCP_E_MEMORY)

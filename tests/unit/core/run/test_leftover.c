@@ -149,6 +149,41 @@ static void one_folder_one_maker(void **state)
     acts_folder_remove(path);
 }
 
+/* Another takes the new folder for a leftover before it is held, makes one of that name,
+ * fills it and lets go. */
+static int hold_late(void *self, const char *name, bool exclusive,
+                     struct dcp_store_file **out, struct dcp_error *err)
+{
+    const struct dcp_store *dir = &held.memory;
+
+    (void)self;
+    if (!held.refused && exists(dir, name)) {
+        held.refused++;
+        dcp_store_write_file(dir, ".tmp-x/theirs", "1", 1, NULL);
+    }
+    return dir->ops->hold(dir->self, name, exclusive, out, err);
+}
+
+static void a_folder_that_was_made_anew(void **state)
+{
+    char path[256];
+    struct dcp_publication publish;
+
+    (void)state;
+    acts_folder(path);
+    dcp_store_free(&held.store);
+    dcp_store_free(&held.memory);
+    assert_int_equal(dcp_store_dir(&held.memory, path, false, NULL), 0);
+    dcp_store_forward(&held.store, &held.forward, &held.memory);
+    held.forward.ops.hold = hold_late;
+    assert_int_equal(dcp_publish_begin(&publish, &held.store, "x", false, NULL), 0);
+    assert_int_equal(held.refused, 1);
+    assert_string_equal(publish.tmp, ".tmp-x");
+    assert_false(exists(&held.store, ".tmp-x/theirs"));
+    dcp_publish_fini(&publish);
+    acts_folder_remove(path);
+}
+
 static void saves_go_on(void **state)
 {
     struct dcp_store *store = *state;
@@ -241,8 +276,11 @@ int main(void)
 {
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        EACH(names),        EACH(one_folder_one_maker),
-        EACH(saves_go_on),  EACH(the_same_number_again),
+        EACH(names),
+        EACH(one_folder_one_maker),
+        EACH(a_folder_that_was_made_anew),
+        EACH(saves_go_on),
+        EACH(the_same_number_again),
         EACH(replacements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
