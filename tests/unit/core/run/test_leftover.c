@@ -276,12 +276,8 @@ int main(void)
 {
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        EACH(names),
-        EACH(one_folder_one_maker),
-        EACH(a_folder_that_was_made_anew),
-        EACH(saves_go_on),
-        EACH(the_same_number_again),
-        EACH(replacements),
+        EACH(names),       EACH(one_folder_one_maker),  EACH(a_folder_that_was_made_anew),
+        EACH(saves_go_on), EACH(the_same_number_again), EACH(replacements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
