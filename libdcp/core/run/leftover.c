@@ -51,8 +51,8 @@ int dcp_leftover_clear(const struct dcp_store *store, const char *prefix,
     return why.code;
 }
 
-/* BUSY: it holds something. Between being made and being held it was taken for what a dead
- * process left, and the name stands for what another has made since, and let go. */
+/* BUSY: it holds something. Between being made and being held it was taken for what a
+ * dead process left, and the name stands for what another has made since, and let go. */
 static int must_be_empty(const struct dcp_store *store, const char *name,
                          struct dcp_store_file **held, struct dcp_error *err)
 {
