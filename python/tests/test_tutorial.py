@@ -22,8 +22,8 @@ HERE = {
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_OFFLINE": "1",
 }
-# How PyTorch's processes end now and then, when all is done: a thread of gloo still holds a
-# tensor while the interpreter goes (github.com/pytorch/pytorch/issues/190489).
+# How PyTorch's processes end now and then, when all is done: a thread of gloo still holds
+# a tensor while the interpreter goes (github.com/pytorch/pytorch/issues/190489).
 AT_EXIT = "terminate called without an active exception"
 
 
