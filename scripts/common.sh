@@ -5,6 +5,10 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build
 jobs=$(nproc)
 
+# PyTorch's sources are compiled once, also where Python was told to keep nothing.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX=$build/.pycache
+
 # Open MPI refuses to run as root unless it is told twice.
 if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
