@@ -17,6 +17,8 @@ import sys
 import tempfile
 import unittest
 
+from runs import SHIM_CALLS
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.environ["DCP_BUILD_DIR"]
 SHIM = os.path.join(BUILD, "tests", "libfault_shim.so")
@@ -108,8 +110,8 @@ class Shim(unittest.TestCase):
                               text=True, timeout=120, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(counts, "rb") as f:
-            n = len(errno_injection.CALLS)
-            shim = dict(zip(errno_injection.CALLS, struct.unpack(f"{n}Q", f.read())))
+            n = len(SHIM_CALLS)
+            shim = dict(zip(SHIM_CALLS, struct.unpack(f"{n}Q", f.read())))
         shim["fsync"] += shim.pop("syncdir")
         shim["open"] += shim.pop("create")
         kernel = collections.Counter()

@@ -321,13 +321,13 @@ static bool one_fault(const struct location *location, const struct how *how,
     return struck;
 }
 
-/* With --long every one, else every fifth but of a new folder's, every 23rd of those in
- * parts or with shared blocks, which do much alike. */
+/* With --long every one, else every third but of a new folder's, every eleventh of those
+ * in parts or with shared blocks, which do much alike. */
 static void every_fault(const struct location *location, const struct how *how)
 {
     bool all =
         whole_campaign || (!how->format && !how->force && !how->n_parts && !how->reflink);
-    long sampled = how->n_parts || how->reflink ? 23 : 5;
+    long sampled = how->n_parts || how->reflink ? 11 : 3;
     static const enum fault_kind kinds[] = { FAULT_TEAR, FAULT_STOP };
 
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
