@@ -290,22 +290,28 @@ static const struct row dangerous[] = {
     { "webbrowser", NULL },
 };
 
+/* Of those that are safe the Enums: some Pythons, such as 3.11.2 of Debian 12, pickle a
+ * member as getattr(Class, 'NAME'). */
 static const struct row enums[] = {
+    { "signal", "Signals" },
     { "torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING" },
     { "torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING" },
+    { "transformers.training_args", "OptimizerNames ParallelMode" },
+    { "transformers.trainer_utils",
+      "EvaluationStrategy FSDPOption HubStrategy IntervalStrategy SaveStrategy "
+      "SchedulerType ShardedDDPOption" },
+    { "transformers.debug_utils", "DebugOption" },
+    { "accelerate.utils.dataclasses", "DistributedType DynamoBackend PrecisionType" },
     { "deepspeed.runtime.zero.config", "ZeroStageEnum" },
     { "deepspeed.runtime.zero.offload_config", "OffloadDeviceEnum" },
     { "megatron.core.enums", "ModelType" },
-    { "megatron.enums", "ModelType" },
+    { "megatron.enums", "ModelType PositionEmbeddingType" },
+    { "megatron.model.enums", "AttnMaskType AttnType LayerType ModelType "
+                              "PositionEmbeddingType" },
+    { "megatron.core.transformer.enums",
+      "AttnBackend AttnMaskType AttnType CudaGraphScope LayerType ModelType" },
+    { "megatron.core.rerun_state_machine", "RerunDiagnostic RerunMode RerunState" },
 };
-
-bool dcp_global_is_enum(const char *module, const char *name)
-{
-    for (size_t i = 0; i < DCP_ARRAY_LEN(enums); i++)
-        if (!strcmp(module, enums[i].module) && !strcmp(name, enums[i].names))
-            return true;
-    return false;
-}
 
 const char *dcp_global_kind_name(enum dcp_global_kind kind)
 {
@@ -366,6 +372,18 @@ static bool is_module(const char *module, const struct dcp_global_parts *global,
 
     return n <= global->n_module && !memcmp(module, global->module, n) &&
            (n == global->n_module || (below && global->module[n] == '.'));
+}
+
+bool dcp_global_is_enum(const char *module, const char *name)
+{
+    const struct dcp_global_parts global = { .module = module,
+                                             .n_module = strlen(module),
+                                             .name = name };
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(enums); i++)
+        if (is_module(enums[i].module, &global, false) && lists(enums[i].names, &global))
+            return true;
+    return false;
 }
 
 enum dcp_global_kind dcp_global_judge(const char *name)
