@@ -268,7 +268,9 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
                                        .read_back = finish->read_back,
                                        .direct = goes_direct(saver),
                                        .parity = options->parity > 0,
-                                       .read_callback = { saver, read_callback, look } },
+                                       .read_callback = { .self = saver,
+                                                          .read = read_callback,
+                                                          .look = look } },
             &finish->write, err);
     saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);
     saver->rooms = dcp_mem_calloc((size_t)saver->comm->world_size, sizeof *saver->rooms);

@@ -132,15 +132,17 @@ enum dcp_relay_progress dcp_tcp_send(struct dcp_tcp_link *link)
     return DCP_RELAY_DONE;
 }
 
-/* Receives into out what of the message lies between two offsets; TCP throws away what
- * MSG_TRUNC asks for. */
+/* Receives into out what of the message lies between two offsets; NULL throws it away. */
 static enum dcp_relay_progress receive(struct dcp_tcp_link *link, unsigned char *out,
                                        size_t begin, size_t end)
 {
+    unsigned char unwanted[8192];
     while (link->received < end) {
-        unsigned char *to = out ? out + (link->received - begin) : NULL;
-        ssize_t n = recv(link->fd, to, end - link->received,
-                         MSG_DONTWAIT | (out ? 0 : MSG_TRUNC));
+        unsigned char *to = out ? out + (link->received - begin) : unwanted;
+        size_t most = end - link->received;
+        if (!out && most > sizeof unwanted)
+            most = sizeof unwanted;
+        ssize_t n = recv(link->fd, to, most, MSG_DONTWAIT);
         if (n <= 0) {
             enum dcp_relay_progress progress = stopped(link, n);
             link->ended = progress == DCP_RELAY_LOST;
