@@ -386,6 +386,8 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
     if (!rc)
         rc = reshard->options.n_parts ? run_in_parts(reshard, &store, err)
                                       : run_alone(reshard, &store, err);
+    if (rc == DCP_E_EXISTS && !reshard->options.force)
+        dcp_error_hint(err, "choose another name, or replace it with --force");
     if (store.ops)
         dcp_store_free(&store);
     if (rc && made)

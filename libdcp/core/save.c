@@ -262,15 +262,14 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
         rc = dcp_target_open_cut(&finish->target, err);
     if (!rc)
         rc = dcp_write_new(
-            &(struct dcp_write_setup){ .store = saver->ctx.store,
-                                       .prefix = finish->prefix,
-                                       .target = &finish->target,
-                                       .read_back = finish->read_back,
-                                       .direct = goes_direct(saver),
-                                       .parity = options->parity > 0,
-                                       .read_callback = { .self = saver,
-                                                          .read = read_callback,
-                                                          .look = look } },
+            &(struct dcp_write_setup){
+                .store = saver->ctx.store,
+                .prefix = finish->prefix,
+                .target = &finish->target,
+                .read_back = finish->read_back,
+                .direct = goes_direct(saver),
+                .parity = options->parity > 0,
+                .read_callback = { .self = saver, .read = read_callback, .look = look } },
             &finish->write, err);
     saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);
     saver->rooms = dcp_mem_calloc((size_t)saver->comm->world_size, sizeof *saver->rooms);

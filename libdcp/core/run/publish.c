@@ -127,6 +127,34 @@ static int replace(struct dcp_publication *publish, const char *from,
     return rc;
 }
 
+/* Gives the final name to what is called `from`. Another process may take the name at any
+ * time before. */
+static int give_name(struct dcp_publication *publish, const char *from, bool replaces,
+                     bool *out_replaced, struct dcp_error *err)
+{
+    const struct dcp_store *store = publish->store;
+    struct dcp_error why = { 0 };
+
+    *out_replaced = false;
+    if (replaces)
+        DCP_TRY(look(store, publish->name, out_replaced, err));
+    if (*out_replaced)
+        return replace(publish, from, err);
+    int rc = store->ops->publish(store->self, from, publish->name, &why);
+    if (rc == DCP_E_EXISTS && replaces) {
+        *out_replaced = true;
+        return replace(publish, from, err);
+    }
+    if (rc == DCP_E_EXISTS)
+        return dcp_error_set(err, DCP_E_EXISTS,
+                             "'%s' already exists in '%s': another process made it "
+                             "meanwhile",
+                             publish->name, store->root);
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
 int dcp_publish_commit(struct dcp_publication *publish, const char *file, bool replaces,
                        struct dcp_error *err)
 {
@@ -137,12 +165,9 @@ int dcp_publish_commit(struct dcp_publication *publish, const char *file, bool r
     if (!from)
         return dcp_error_memory(err, "a target's name");
     DCP_TRY(store->ops->sync_dir(store->self, publish->tmp, err));
-    bool taken = false;
-    if (replaces)
-        DCP_TRY(look(store, publish->name, &taken, err));
-    DCP_TRY(taken ? replace(publish, from, err)
-                  : store->ops->publish(store->self, from, publish->name, err));
-    if (!taken)
+    bool replaced;
+    DCP_TRY(give_name(publish, from, replaces, &replaced, err));
+    if (!replaced)
         publish->made = file != NULL; /* the emptied folder is still to be removed */
     if (!file)                        /* it is a step now, which others may mark */
         dcp_unpin(store, &publish->held);

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
+from collections.abc import Iterator, MutableMapping
 from datetime import timedelta
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 from . import _abi
 from ._act import Act
@@ -14,8 +16,47 @@ from ._tcp import CALLS, SAVES, Line, TcpGroup, group_of_environment
 
 ALONE = "alone"  # in place of a group: this process saves and loads by itself
 
-_gloo: dict[Any, Any] = {}  # a group for the CPU, of each group that has none
-_beside: dict[Any, Any] = {}  # and one for saves in the background
+T = TypeVar("T")
+
+
+class ByGroup(MutableMapping[Any, T]):
+    """What belongs to the group of each `group=`, for as long as others have the group.
+
+    So destroy_process_group ends the threads of a group while Python still runs.
+    """
+
+    def __init__(self) -> None:
+        """Know of nothing."""
+        self._of_groups: MutableMapping[Any, T] = weakref.WeakKeyDictionary()
+        self._of_others: dict[Any, T] = {}
+
+    def _where(self, given: Any) -> MutableMapping[Any, T]:
+        is_group = given is not None and not isinstance(given, str)
+        return self._of_groups if is_group else self._of_others
+
+    def __getitem__(self, given: Any) -> T:
+        """Look one up."""
+        return self._where(given)[given]
+
+    def __setitem__(self, given: Any, what: T) -> None:
+        """Remember one; it must not keep the group itself."""
+        self._where(given)[given] = what
+
+    def __delitem__(self, given: Any) -> None:
+        """Forget one."""
+        del self._where(given)[given]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through what was given."""
+        return iter([*self._of_others, *self._of_groups])
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._of_others) + len(self._of_groups)
+
+
+_gloo: ByGroup[Any] = ByGroup()  # a group for the CPU, of each group that has none
+_beside: ByGroup[Any] = ByGroup()  # and one for saves in the background
 
 
 class Ranks:
@@ -47,7 +88,7 @@ class Ranks:
             self.group = (group_beside if beside else group_for_cpu)(dist, group)
             self.rank = dist.get_rank(self.group)
             self.world_size = dist.get_world_size(self.group)
-        self._comm = self.comm_of(lambda: self)
+        self._comm = self.comm_of(weakref.ref(self))
         self.told = self._comm and ctypes.byref(self._comm)
 
     def gather(self, mine: Any) -> list[Any]:
@@ -60,17 +101,24 @@ class Ranks:
         self._dist.all_gather_object(all_of_them, mine, group=self.group)
         return all_of_them
 
-    def comm_of(self, now: Callable[[], Ranks], use: str = CALLS) -> _abi.Comm | None:
+    def comm_of(
+        self, now: Callable[[], Ranks | None], use: str = CALLS
+    ) -> _abi.Comm | None:
         """How the library talks to these ranks: by those that are `now`."""
         if self.group is None:
             return None
         if isinstance(self.group, TcpGroup):
             return _abi.Comm.new(group=self.group.line(use).handle)
+
+        def talk(how: str, args: Any) -> int:
+            ranks = now()
+            return 1 if ranks is None else ranks._kept(how, args)
+
         return _abi.Comm.new(
             rank=self.rank,
             world_size=self.world_size,
-            allgather=_abi.OnAllgather(lambda _, *args: now()._kept("_allgather", args)),
-            bcast=_abi.OnBcast(lambda _, *args: now()._kept("_bcast", args)),
+            allgather=_abi.OnAllgather(lambda _, *args: talk("_allgather", args)),
+            bcast=_abi.OnBcast(lambda _, *args: talk("_bcast", args)),
         )
 
     def _kept(self, talk: str, args: Any) -> int:

@@ -12,15 +12,16 @@ import functools
 import os
 import threading
 import warnings
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from . import _abi
 from ._errors import CommError, UsageError
+from ._ranks import ByGroup, Ranks
 from ._tcp import SAVES
 
 if TYPE_CHECKING:
-    from ._ranks import Ranks
     from ._state import State
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,9 +99,9 @@ class Handle:
         self._ended.set()
 
 
-_savers: dict[Any, Saver] = {}  # by the process group that was given
+_savers: ByGroup[Saver] = ByGroup()
 _failed: list[Handle] = []  # which nobody may have heard of
-_turns: dict[Any, threading.RLock] = {}
+_turns: ByGroup[threading.RLock] = ByGroup()
 _turns_lock = threading.Lock()
 
 
@@ -122,21 +123,23 @@ def in_turn(act: F) -> F:
 
 
 class Saver:
-    """Saves of one process group to one run folder."""
+    """Saves of one process group to one run folder. It does not keep the group."""
 
     def __init__(self, path: bytes, ranks: Ranks, threads: int) -> None:
         """Open the run folder, on all ranks."""
-        self.path, self.threads, self.group = path, threads, ranks.group
-        self.given = ranks.given
+        self.path, self.threads = path, threads
+        self._group = None if ranks.group is None else weakref.ref(ranks.group)
         self.in_flight: Handle | None = None
         self.staging: Any = None  # see Staging
         self.broken = False  # ranks did not hear each other
-        self._now = ranks  # whom the library talks by
+        self._now: Ranks | None = ranks  # whom the library talks by, in a call
         self._heard: list[str] = []
         self._handle = ctypes.c_void_p()
-        self._log = _abi.OnLog(self._hear)
+        hear = self._heard.append
+        self._log = _abi.OnLog(lambda _, _level, message: hear(_abi.text(message)))
         options = _abi.SaverOptions.new(path=path, threads=threads, log=self._log)
-        self._comm = ranks.comm_of(lambda: self._now, SAVES)
+        saver = weakref.ref(self)
+        self._comm = ranks.comm_of(lambda: getattr(saver(), "_now", None), SAVES)
         told = ctypes.byref(self._comm) if self._comm else None
         call(
             ranks,
@@ -145,19 +148,24 @@ class Saver:
             told,
             ctypes.byref(self._handle),
         )
-
+        self._now = None
+        self._free = weakref.finalize(self, _abi.lib.dcp_flat_saver_free, self._handle)
         self._place = place_of(path)
+
+    def is_of(self, group: Any) -> bool:
+        """Say whether it saves for that very group."""
+        if self._group is None or group is None:
+            return self._group is group
+        return self._group() is group
 
     def is_gone(self) -> bool:
         """Say whether somebody removed the folder, and perhaps made another."""
         return place_of(self.path) != self._place
 
-    def _hear(self, _self: object, _level: int, message: bytes) -> None:
-        self._heard.append(_abi.text(message))
-
     def messages(self) -> list[str]:
         """What the library said since the last time."""
-        heard, self._heard = self._heard, []
+        heard = self._heard[:]
+        del self._heard[: len(heard)]
         return heard
 
     def start(self, ranks: Ranks, made: State, **how: Any) -> None:
@@ -201,6 +209,8 @@ class Saver:
         except CommError:  # who knows what the others are at
             self.broken = True
             raise
+        finally:
+            self._now = None
 
     def settle(self) -> None:
         """Wait for the save in flight, however it ends."""
@@ -210,11 +220,17 @@ class Saver:
 
     def close(self) -> None:
         """Give memory back."""
-        _savers.pop(self.given, None)
+        for given, known in list(_savers.items()):
+            if known is self:
+                del _savers[given]
         self.settle()
-        _abi.lib.dcp_flat_saver_free(self._handle)
+        self._free()
         self._handle = ctypes.c_void_p()
         self.staging = None
+
+    def forget(self) -> None:
+        """Leave alone what another process has."""
+        self._free.detach()
 
 
 def saver_of(ranks: Ranks, path: bytes, threads: int) -> Saver:
@@ -223,7 +239,7 @@ def saver_of(ranks: Ranks, path: bytes, threads: int) -> Saver:
     known = settle(ranks)
     if known is not None:
         same = (known.path, known.threads) == (path, threads)
-        same &= known.group is ranks.group and not known.broken
+        same &= known.is_of(ranks.group) and not known.broken
         if same and not any(ranks.gather(known.is_gone())):
             return known
         known.close()
@@ -234,7 +250,7 @@ def saver_of(ranks: Ranks, path: bytes, threads: int) -> Saver:
 def close_saver(group: Any) -> None:
     """Let go of the savers of a group that is about to be gone."""
     for known in list(_savers.values()):
-        if known.group is group:
+        if known.is_of(group):
             known.close()
 
 
@@ -295,6 +311,8 @@ def _tell_failed() -> None:
 def _forget() -> None:
     """A child has none of the threads: nothing of a saver can be used or freed."""
     global _turns_lock
+    for known in _savers.values():
+        known.forget()
     _savers.clear()
     _failed.clear()
     _turns.clear()

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <dcp/dcp.h>
 
 static void write_text(const struct dcp_store *store, const char *name, const char *text)
 {
@@ -110,7 +111,10 @@ static void what_exists_stays(void **state)
     assert_int_equal(dcp_publish_begin(&publish, store, "late", false, NULL), 0);
     write_text(store, ".tmp-late/a", "1");
     write_text(store, "late", "other");
-    assert_int_equal(dcp_publish_commit(&publish, NULL, false, NULL), DCP_E_EXISTS);
+    err = (struct dcp_error){ 0 };
+    assert_int_equal(dcp_publish_commit(&publish, NULL, false, &err), DCP_E_EXISTS);
+    assert_string_equal(err.message, "'late' already exists in 'memory': another process "
+                                     "made it meanwhile");
     dcp_publish_fini(&publish);
     check_text(store, "late", "other");
     assert_false(exists(store, ".tmp-late"));
@@ -237,6 +241,35 @@ static void replaced(void **state)
     store->ops = ops;
 }
 
+static const struct dcp_store *shared;
+
+/* As one of another process that takes the name just before. */
+static int publish_late(void *self, const char *from, const char *to,
+                        struct dcp_error *err)
+{
+    (void)self;
+    write_text(shared, to, "theirs");
+    return shared->ops->publish(shared->self, from, to, err);
+}
+
+static void replaced_in_a_race(void **state)
+{
+    struct dcp_store_forward forward;
+    struct dcp_store late;
+    struct dcp_publication publish;
+
+    shared = *state;
+    dcp_store_forward(&late, &forward, shared);
+    forward.ops.publish = publish_late;
+    assert_int_equal(dcp_publish_begin(&publish, &late, "out", true, NULL), 0);
+    write_text(&late, ".tmp-out/a", "ours");
+    assert_int_equal(dcp_publish_commit(&publish, NULL, true, NULL), 0);
+    dcp_publish_fini(&publish);
+    check_text(shared, "out/a", "ours");
+    assert_int_equal(count(shared), 1);
+    dcp_store_free(&late);
+}
+
 /* Whatever fails or stops while something is replaced, and also when the power goes
  * then: the old or the new stands there, whole. */
 static void replaced_with_faults(void **state)
@@ -328,6 +361,7 @@ int main(void)
         EACH(left_by_the_dead),
         EACH(left_by_the_living),
         EACH(replaced),
+        EACH(replaced_in_a_race),
         EACH(exchanged),
         EACH(replaced_with_faults),
         EACH(what_cannot_be_looked_at),
