@@ -134,17 +134,11 @@ static int give_name(struct dcp_publication *publish, const char *from, bool rep
 {
     const struct dcp_store *store = publish->store;
     struct dcp_error why = { 0 };
+    int rc = store->ops->publish(store->self, from, publish->name, &why);
 
-    *out_replaced = false;
-    if (replaces)
-        DCP_TRY(look(store, publish->name, out_replaced, err));
+    *out_replaced = rc == DCP_E_EXISTS && replaces;
     if (*out_replaced)
         return replace(publish, from, err);
-    int rc = store->ops->publish(store->self, from, publish->name, &why);
-    if (rc == DCP_E_EXISTS && replaces) {
-        *out_replaced = true;
-        return replace(publish, from, err);
-    }
     if (rc == DCP_E_EXISTS)
         return dcp_error_set(err, DCP_E_EXISTS,
                              "'%s' already exists in '%s': another process made it "
