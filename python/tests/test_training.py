@@ -198,9 +198,7 @@ def fail(path, how):
     """What this rank says of a save that cannot be, and whether training goes on."""
     state = {"w": torch.zeros(4)}
     if how == "one rank" and dist.get_rank() == 1:
-        state["w"] = (
-            torch.zeros(4, dtype=torch.quint8) if False else torch.zeros(4).to_sparse()
-        )
+        state["w"] = torch.zeros(4).to_sparse()
     try:
         libdcp.save(state, path, step=1)
     except libdcp.Error as why:
@@ -218,6 +216,44 @@ def test_failures_are_of_all_ranks(tmp_path):
     assert told[1][0] == "UnsupportedError"
     assert told[0][0] == "CommError" and told[1][1] in told[0][1]
     assert libdcp.open(tmp_path / "other").info.step == 2
+
+
+def refuse(path):
+    """What is said of DTensors that are no boxes of numbers."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Shard
+
+    mesh = init_device_mesh("cpu", (2,))
+    summed = DTensor.from_local(torch.ones(4), mesh, [Partial()])
+    changed = DTensor.from_local(torch.ones(4), mesh, [Shard(0)])
+    changed._local_tensor = changed._local_tensor.double()
+    longer = DTensor.from_local(torch.ones(4), mesh, [Shard(0)])
+    longer._local_tensor = torch.ones(5)
+    told = []
+    for tensor in (summed, changed, longer):
+        with pytest.raises(libdcp.UnsupportedError) as why:
+            libdcp.save({"w": tensor}, path, step=1)
+        told.append(why.value.message)
+    return told
+
+
+def test_no_boxes(tmp_path):
+    told = run_ranks(2, refuse, tmp_path / "run")
+    assert told[0] == told[1]
+    for text, words in zip(told[0], ("were not made", "of float32, and its", "no box")):
+        assert text.startswith("'w' ") and words in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "half \ud800"])
+def test_names_that_c_cannot_have(tmp_path, name):
+    """In C it would be another name: what is saved would come back under that."""
+    for value in torch.ones(1), 5:
+        with pytest.raises(libdcp.UsageError, match="is no name"):
+            libdcp.save({name: value, "b?": torch.ones(1)}, tmp_path / "run", step=1)
+    libdcp.save({"ü?": torch.ones(2), "w": torch.ones(3)}, tmp_path / "run", step=1)
+    found = libdcp.open(tmp_path / "run").tensors
+    assert {key: held.shape for key, held in found.items()} == {"ü?": (2,), "w": (3,)}
 
 
 def die(path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _abi
@@ -12,8 +11,7 @@ from ._array import Array, is_array
 from ._errors import UnsupportedError
 
 
-@dataclass  # of which there are tens of thousands
-class Entry:
+class Entry(NamedTuple):  # there are tens of thousands: columns of them are made in C
     """A tensor, and the box of it that this rank holds; `local` is None: nothing."""
 
     name: str
@@ -28,18 +26,22 @@ class Entry:
     #: settings that count the updates.
     instead: tuple[str, ...] = ()
 
-    @property
-    def facts(self) -> tuple[Any, ...]:
-        """What all ranks say alike."""
-        return self.name, self.param, self.role, self.dtype, self.shape, self.instead
-
 
 class _Cut(NamedTuple):
-    """The box of this rank, which may hold nothing of it."""
+    """The box of this rank, which may hold nothing, of all that is cut alike."""
 
+    whole: Any  # the shape, as PyTorch has it
+    mesh: Any
+    placements: Any
+    kind: Any  # the dtype, as PyTorch has it
+    dtype: str
+    shape: tuple[int, ...]
     offset: tuple[int, ...]
     size: tuple[int, ...]
     is_empty: bool
+
+
+_NONE_YET = _Cut(None, None, None, None, "", (), (), (), True)
 
 
 class Boxes:
@@ -47,39 +49,53 @@ class Boxes:
 
     def __init__(self) -> None:
         """Know none."""
-        self._sharded: Any = None  # not known: nobody needs PyTorch yet
+        self._sharded: Any = ()  # not known: nobody needs PyTorch yet
         self._known: dict[Any, _Cut] = {}
-        self._last: tuple[Any, ...] = (
-            None,
-            None,
-            None,
-            None,
-        )  # is often cut alike
+        self._last = _NONE_YET  # the next one is often cut alike
         self._dtypes: dict[Any, str] = {}
 
-    def entry_of(self, name: str, tensor: Any, role: str, param: str) -> Entry:
+    def entry_of(
+        self,
+        name: str,
+        tensor: Any,
+        role: str,
+        param: str,
+        instead: tuple[str, ...] = (),
+    ) -> Entry:
         """What this rank holds of a tensor or a DTensor, or of an array of NumPy."""
-        if self._sharded is not None and isinstance(tensor, self._sharded):
-            dtype = self._dtypes.get(tensor.dtype) or self._dtype_of(name, tensor)
-            return Entry(name, param, role, dtype, *self._part_of(name, tensor))
+        if isinstance(tensor, self._sharded):
+            # What is asked of the spec and not of the tensor costs a tenth.
+            cut, spec, local = self._last, tensor._spec, tensor._local_tensor
+            if not (
+                spec.tensor_meta.shape == cut.whole
+                and spec.mesh is cut.mesh
+                and spec.placements == cut.placements
+                and spec.tensor_meta.dtype is cut.kind
+            ):
+                cut = self._last = self._cut_of(name, spec)
+            if cut.is_empty:
+                local = None
+            elif local.shape != cut.size:
+                raise UnsupportedError(f"'{name}' is no box on every rank", tensor=name)
+            elif local.dtype is not cut.kind:
+                raise UnsupportedError(
+                    f"'{name}' is of {cut.dtype}, and its part on a rank is not",
+                    tensor=name,
+                )
+            _, _, _, _, dtype, shape, offset, size, _ = cut
+            return Entry(name, param, role, dtype, shape, offset, size, local, instead)
         if is_array(tensor):
-            whole, dtype = tensor.shape, tensor.dtype.name
-            none = (0,) * len(whole)
-            return Entry(name, param, role, dtype, whole, none, whole, Array(tensor))
-        if self._sharded is None:
-            self._know_pytorch()
-            return self.entry_of(name, tensor, role, param)
-        shape = tuple(tensor.shape)
-        dtype = self._dtypes.get(tensor.dtype) or self._dtype_of(name, tensor)
-        if hasattr(tensor, "local_shards"):  # of FSDP1 without a mesh
-            part = self._shard_of(name, tensor.local_shards(), shape)
-        elif tensor.is_meta or tensor.layout != self._strided:
-            raise UnsupportedError(
-                f"'{name}' is no dense tensor with numbers", tensor=name
+            shape, dtype = tensor.shape, tensor.dtype.name
+            none = (0,) * len(shape)
+            return Entry(
+                name, param, role, dtype, shape, none, shape, Array(tensor), instead
             )
-        else:
-            part = (0,) * len(shape), shape, tensor.detach()
-        return Entry(name, param, role, dtype, shape, *part)
+        if not self._sharded:
+            self._know_pytorch()
+            return self.entry_of(name, tensor, role, param, instead)
+        dtype = self._dtype_of(name, tensor.dtype)
+        part = self._part_of(name, tensor)
+        return Entry(name, param, role, dtype, *part, instead)
 
     def _know_pytorch(self) -> None:
         import torch
@@ -90,14 +106,30 @@ class Boxes:
         self._sharded = DTensor
         self._compute = compute_local_shape_and_global_offset
 
-    def _dtype_of(self, name: str, tensor: Any) -> str:
-        dtype = str(tensor.dtype).removeprefix("torch.")
+    def _dtype_of(self, name: str, kind: Any) -> str:
+        known = self._dtypes.get(kind)
+        if known is not None:
+            return known
+        dtype = str(kind).removeprefix("torch.")
         if dtype not in _abi.ITEM_BYTES:
             raise UnsupportedError(
                 f"'{name}' is of {dtype}: no step holds it", tensor=name
             )
-        self._dtypes[tensor.dtype] = dtype
+        self._dtypes[kind] = dtype
         return dtype
+
+    def _part_of(
+        self, name: str, tensor: Any
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Any]:
+        """Give shape, offset, size and memory of what is no DTensor."""
+        shape = tuple(tensor.shape)
+        if hasattr(tensor, "local_shards"):  # of FSDP1 without a mesh
+            return shape, *self._shard_of(name, tensor.local_shards(), shape)
+        if tensor.is_meta or tensor.layout != self._strided:
+            raise UnsupportedError(
+                f"'{name}' is no dense tensor with numbers", tensor=name
+            )
+        return shape, (0,) * len(shape), shape, tensor.detach()
 
     def _shard_of(
         self, name: str, shards: Sequence[Any], shape: tuple[int, ...]
@@ -111,39 +143,27 @@ class Boxes:
         local = shards[0].tensor.detach()
         return tuple(box.shard_offsets), tuple(box.shard_sizes), local
 
-    def _part_of(
-        self, name: str, tensor: Any
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Any]:
-        """Give shape, offset, size and memory of a DTensor."""
-        spec = tensor._spec  # whose members cost less than the tensor's
-        mesh, placements, size = spec.mesh, spec.placements, spec.shape
-        shape, last_mesh, last_placements, cut = self._last
-        if not (size == shape and mesh is last_mesh and placements == last_placements):
-            shape = tuple(size)
-            key = shape, mesh, placements
-            cut = self._known.get(key)
-            if cut is None:
-                cut = self._known[key] = self._box_of(name, *key)
-            self._last = *key, cut
-        if cut.is_empty:
-            return shape, cut.offset, cut.size, None
-        local = tensor.to_local()
-        if local.shape != cut.size:
-            raise UnsupportedError(f"'{name}' is no box on every rank", tensor=name)
-        return shape, cut.offset, cut.size, local
+    def _cut_of(self, name: str, spec: Any) -> _Cut:
+        kind = spec.tensor_meta.shape, spec.mesh, spec.placements, spec.tensor_meta.dtype
+        cut = self._known.get(kind)
+        if cut is None:
+            cut = self._known[kind] = self._compute_cut(name, *kind)
+        return cut
 
-    def _box_of(
-        self, name: str, shape: tuple[int, ...], mesh: Any, placements: Any
+    def _compute_cut(
+        self, name: str, whole: Any, mesh: Any, placements: Any, kind: Any
     ) -> _Cut:
         if any(placement.is_partial() for placement in placements):
             raise UnsupportedError(
                 f"'{name}' is a DTensor of sums that were not made (Partial)", tensor=name
             )
+        shape, dtype = tuple(whole), self._dtype_of(name, kind)
         size, offset = self._compute(shape, mesh, placements)
-        if mesh.get_coordinate() is None or 0 in size:
-            none = (0,) * len(shape)
-            return _Cut(none, none, True)
-        return _Cut(tuple(offset), tuple(size), False)
+        is_empty = mesh.get_coordinate() is None or 0 in size
+        if is_empty:
+            offset = size = (0,) * len(shape)
+        box = tuple(offset), tuple(size)
+        return _Cut(whole, mesh, placements, kind, dtype, shape, *box, is_empty)
 
 
 class Staging:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import array
 import ctypes
 import functools
 import json
 import pickle
 import sys
 from collections.abc import (
-    Iterable,
     Iterator,
     Mapping,
     MutableMapping,
     MutableSequence,
     Sequence,
 )
-from itertools import accumulate, chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._array import Array, is_array, no_grad
+from ._columns import Columns, check_text, ints
 from ._entries import Boxes, Entry, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
 from ._values import SETTINGS, Pickle, code_of, digest, is_json, is_random, lists
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["MOMENTS", "Entry", "Pickle", "Staging", "State", "is_json"]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-_ROLES = {role: i for i, role in enumerate(_abi.ROLES)}
-_DTYPES = {dtype: i for i, dtype in enumerate(_abi.DTYPES)}
 WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 
 
@@ -76,6 +73,7 @@ class State:
             else:
                 self.add(key, value, state, key)
         self._check_names()
+        self._columns: Columns | None = None  # not known
         if step is not None:
             self._coded.update((n, code_of(n, value)) for n, value in self._values)
         self._staging = staging
@@ -98,14 +96,15 @@ class State:
             self._wanted.append((name, place, key))
 
     def _add_leaf(self, name: str, value: Any) -> None:
+        entry = self._boxes.entry_of(name, value, "other", name)
+        self._entries.append(entry)
         if (
             self._step is None
-            and not isinstance(value, self._tensor)
+            and isinstance(entry.local, Array)
             and not value.flags.writeable
         ):
             raise UsageError(f"the array '{name}' cannot be loaded into: read-only")
-        self.add_tensor(name, value)
-        if self._entries[-1].dtype.startswith("uint") and is_random(value):
+        if entry.dtype.startswith("uint") and is_random(value):
             self._marks[name] = digest(json.dumps(value.tolist()).encode())
 
     def add_tensor(
@@ -117,14 +116,14 @@ class State:
         instead: tuple[str, ...] = (),
     ) -> None:
         """Take a tensor, of the weight `param`."""
-        entry = self._boxes.entry_of(name, tensor, role, param or name)
-        if instead:
-            entry.instead = instead
-        self._entries.append(entry)
+        self._entries.append(
+            self._boxes.entry_of(name, tensor, role, param or name, instead)
+        )
 
     def add_entry(self, entry: Entry) -> None:
         """Take what this rank holds of a tensor."""
         self._entries.append(entry)
+        self._columns = None
 
     def add_value(self, name: str, value: Any) -> None:
         """Take a value that is asked for by `value_of`."""
@@ -133,40 +132,43 @@ class State:
 
     # -- for the library ---------------------------------------------------------------
 
+    @property
+    def columns(self) -> Columns:
+        """The entries, by what is told of them."""
+        if self._columns is None:
+            self._columns = Columns(self._entries)
+        return self._columns
+
     def told(self, with_objects: bool) -> _abi.State:
         """As the library takes it."""
-        entries = self._entries
-        n = len(entries)
-        names = params = _texts([entry.name for entry in entries])
-        if any(e.param is not e.name for e in entries):
-            params = _texts([entry.param for entry in entries])
+        entries = self.columns
         objects: list[tuple[bytes, bool, bytes]] = []
         if with_objects:
             self._coded.setdefault("trainer", code_of("trainer", {"step": self._step}))
             objects = [(name.encode(), *code) for name, code in self._coded.items()]
-        self._alive = objects, names, params
+        self._alive = objects, entries
         return _abi.State.new(
-            n=n,
-            names=names[0],
-            params=params[0],
-            roles=_ints(ctypes.c_int32, [_ROLES[e.role] for e in entries]),
-            dtypes=_ints(ctypes.c_int32, [_DTYPES[e.dtype] for e in entries]),
-            ndims=_ints(ctypes.c_int32, [len(e.shape) for e in entries]),
-            shapes=_dims([e.shape for e in entries]),
-            offsets=_dims([e.offset for e in entries]),
-            sizes=_dims([e.size for e in entries]),
-            data=_ints(
+            n=entries.n,
+            names=entries.names.array,
+            params=entries.params.array,
+            roles=entries.roles,
+            dtypes=entries.dtypes,
+            ndims=entries.ndims,
+            shapes=entries.shapes,
+            offsets=entries.offsets,
+            sizes=entries.sizes,
+            data=ints(
                 ctypes.c_void_p,
                 [0 if b is None else b.data_ptr() for b in self._buffers],
             ),
             dp=self._n_ranks,
             n_objects=len(objects),
             object_names=(ctypes.c_char_p * len(objects))(*(o[0] for o in objects)),
-            objects_are_json=_ints(ctypes.c_int32, (o[1] for o in objects)),
+            objects_are_json=ints(ctypes.c_int32, (o[1] for o in objects)),
             object_data=(ctypes.c_void_p * len(objects))(
                 *(ctypes.cast(ctypes.c_char_p(o[2]), ctypes.c_void_p) for o in objects)
             ),
-            object_sizes=_ints(ctypes.c_uint64, (len(o[2]) for o in objects)),
+            object_sizes=ints(ctypes.c_uint64, (len(o[2]) for o in objects)),
         )
 
     def _memory_of(self, entry: Entry) -> Any:
@@ -189,6 +191,7 @@ class State:
         """
         if theirs is not None:
             self._entries = self._united(theirs)
+            self._columns = None
         if self._staging is not None and self.is_away:
             self._buffers = self._staging.copies([e.local for e in self._entries])
         else:
@@ -243,6 +246,7 @@ class State:
         self._left_out = [entry for entry, _ in pairs if entry.name in names]
         kept = [pair for pair in pairs if pair[0].name not in names]
         self._entries = [entry for entry, _ in kept]
+        self._columns = None
         self._buffers = [buffer for _, buffer in kept]
 
     @property
@@ -253,6 +257,10 @@ class State:
         ]
 
     def _check_names(self) -> None:
+        for name, _ in self._values:
+            check_text(name)
+        if len({entry.name for entry in self._entries}) == len(self._entries):
+            return
         seen: set[str] = set()
         for entry in self._entries:
             if entry.name in seen:
@@ -263,14 +271,13 @@ class State:
         """Pipeline stages hold different tensors: what others have, this rank lacks."""
         mine = {entry.name: entry for entry in self._entries}
         united: dict[str, Entry] = {}
-        for name, param, role, dtype, shape, instead in (
-            f for one in theirs for f in one
-        ):
+        for name, param, role, dtype, shape, instead in chain.from_iterable(theirs):
             none = (0,) * len(shape)
             held = mine.get(name) or Entry(
                 name, param, role, dtype, shape, none, none, None, instead
             )
-            if united.setdefault(name, held).facts[3:5] != (dtype, shape):
+            known = united.setdefault(name, held)
+            if (known.dtype, known.shape) != (dtype, shape):
                 raise MismatchError(
                     f"ranks say different things of tensor '{name}'", tensor=name
                 )
@@ -520,30 +527,3 @@ def _has_tensors(value: Any, arrays: bool = True) -> bool:
     if _is_tensor(value) or (arrays and is_array(value)):
         return True
     return any(_has_tensors(item, arrays) for item in _items(value))
-
-
-def _ints(kind: Any, numbers: Iterable[int]) -> Any:
-    """An array of the library's, made by way of one of Python's, which is faster."""
-    code = {ctypes.c_int32: "i", ctypes.c_int64: "q"}.get(kind, "Q")
-    found = array.array(code, numbers)
-    return (kind * len(found)).from_buffer(found)
-
-
-def _dims(rows: list[tuple[int, ...]]) -> Any:
-    """The numbers of all rows. Of a list Python makes an array faster than one by one."""
-    return _ints(ctypes.c_int64, list(chain.from_iterable(rows)))
-
-
-def _texts(texts: list[str]) -> tuple[Any, Any]:
-    """An array of texts for the library, and their memory, which is to be kept: one,
-    since so many objects of ctypes would take longer than all else.
-    """
-    codes = [text.encode() for text in texts]
-    memory = ctypes.create_string_buffer(b"\0".join(codes))
-    begin = ctypes.addressof(memory)
-    places = accumulate([len(code) + 1 for code in codes], initial=begin)
-    array_of_them = _ints(ctypes.c_void_p, list(islice(places, len(codes))))
-    return ctypes.cast(array_of_them, ctypes.POINTER(ctypes.c_char_p)), (
-        memory,
-        array_of_them,
-    )

@@ -1,0 +1,99 @@
+"""Entries as the library takes them: each fact a flat array of all."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import marshal
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+from . import _abi
+from ._entries import Entry
+from ._errors import UsageError
+
+_ROLES = {role: i for i, role in enumerate(_abi.ROLES)}
+_DTYPES = {dtype: i for i, dtype in enumerate(_abi.DTYPES)}
+
+
+class Texts:
+    """An array of texts, in one memory: so many objects of ctypes would take longer than
+    all else. `array` is valid as long as this is kept.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Copy them."""
+        joined = "\0".join(texts)
+        code = joined.encode(errors="replace")
+        if joined.count("\0") != max(len(texts) - 1, 0) or b"?" in code:
+            for text in texts:
+                check_text(text)
+        self.memory = ctypes.create_string_buffer(code)
+        begin = ctypes.addressof(self.memory)
+        plain = len(code) == len(joined)  # a byte for each character
+        sizes = map(len, texts) if plain else (len(text.encode()) for text in texts)
+        places = list(accumulate(sizes, lambda at, n: at + n + 1, initial=begin))
+        self._places = ints(ctypes.c_void_p, places[: len(texts)])
+        self.array = ctypes.cast(self._places, ctypes.POINTER(ctypes.c_char_p))
+
+
+def check_text(text: str) -> None:
+    """See that it can be a name in the library: UTF-8 that ends at the first NUL."""
+    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        raise UsageError(f"{text!r} is no name: it has a NUL or half a character in it")
+
+
+class Columns:
+    """What is told of entries, and which box of each this rank holds."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        """Look through them once."""
+        columns: Any = zip(*entries) if entries else [()] * len(Entry._fields)
+        names, params, roles, dtypes, shapes, offsets, sizes, _, instead = columns
+        self.n = len(entries)
+        self._instead: tuple[tuple[str, ...], ...] = instead
+        self.names = self.params = Texts(names)
+        if params != names:
+            self.params = Texts(params)
+        self.roles = ints(ctypes.c_int32, map(_ROLES.__getitem__, roles))
+        self.dtypes = ints(ctypes.c_int32, map(_DTYPES.__getitem__, dtypes))
+        self.ndims = ints(ctypes.c_int32, map(len, shapes))
+        self.shapes = _dims(shapes)
+        self.offsets = _dims(offsets)
+        self.sizes = _dims(sizes)
+
+    @property
+    def digest(self) -> bytes:
+        """Of what ranks say alike that have the same tensors in the same order."""
+        import hashlib  # which brings libraries with it
+
+        instead = [(i, names) for i, names in enumerate(self._instead) if names]
+        parts = (
+            self.names.memory,
+            self.params.memory,
+            self.roles,
+            self.dtypes,
+            self.ndims,
+            self.shapes,
+            marshal.dumps(instead, 0),  # equal values have equal bytes in this version
+        )
+        made = hashlib.sha256()
+        for part in parts:
+            made.update(len(memoryview(part)).to_bytes(8, "little"))
+            made.update(part)
+        return made.digest()
+
+
+def ints(kind: Any, numbers: Iterable[int]) -> Any:
+    """An array of the library's, made by way of one of Python's, which is faster; and
+    that of a list faster than one by one.
+    """
+    code = {ctypes.c_int32: "i", ctypes.c_int64: "q"}.get(kind, "Q")
+    found = array.array(code, list(numbers))
+    return (kind * len(found)).from_buffer(found)
+
+
+def _dims(rows: Iterable[tuple[int, ...]]) -> Any:
+    """The numbers of all rows."""
+    return ints(ctypes.c_int64, chain.from_iterable(rows))
