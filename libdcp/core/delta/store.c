@@ -56,8 +56,8 @@ static struct dcp_delta_view *find_view(struct deltas *deltas, const char *dir,
     return found;
 }
 
-/* Enters a folder that is a delta; *out is given back with `leave`. NOT_FOUND: it is
- * none. */
+/* Enters a folder that is a delta; *out is given back with `leave`. NOT_FOUND, and no
+ * error is set: it is none. */
 static int enter(struct deltas *deltas, const char *dir, struct dcp_delta_view **out,
                  struct dcp_error *err)
 {
@@ -68,7 +68,11 @@ static int enter(struct deltas *deltas, const char *dir, struct dcp_delta_view *
     struct dcp_delta_view *view;
 
     *out = NULL;
-    DCP_TRY(dcp_delta_look(&deltas->inner, dir, &bytes, digest, err));
+    int rc = dcp_delta_look(&deltas->inner, dir, &bytes, digest, NULL);
+    if (rc == DCP_E_NOT_FOUND) /* most are none: no words */
+        return rc;
+    if (rc)
+        DCP_TRY(dcp_delta_look(&deltas->inner, dir, &bytes, digest, err));
     if ((*out = find_view(deltas, dir, bytes, digest)))
         return DCP_OK;
     DCP_TRY(dcp_delta_view_new(&place, dir, &view, err));

@@ -302,7 +302,9 @@ int dcp_delta_look(const struct dcp_store *store, const char *dir, uint64_t *out
     if (!name)
         return dcp_error_memory(err, "a delta");
     struct dcp_error why = { 0 };
-    int rc = store->ops->stat(store->self, name, &is_dir, out_bytes, &why);
+    int rc = store->ops->stat(store->self, name, &is_dir, out_bytes, NULL);
+    if (rc && rc != DCP_E_NOT_FOUND) /* else words would cost more than the look */
+        rc = store->ops->stat(store->self, name, &is_dir, out_bytes, &why);
     bool none = rc == DCP_E_NOT_FOUND || rc == DCP_E_UNSUPPORTED ||
                 why.sys_errno == ENOTDIR || (!rc && is_dir);
     if (none)

@@ -39,10 +39,10 @@ static int step_into(int fd, const char *part)
     return next;
 }
 
-/* Opens the folder of the first n bytes of a name; -1 with errno. */
+/* Opens the folder of the first n bytes of a name, of none the root; -1 with errno. */
 static int open_folder(const struct dcp_dir *dir, const char *name, size_t n)
 {
-    int fd = step_into(dir->fd, ".");
+    int fd = n ? dir->fd : step_into(dir->fd, ".");
     while (fd >= 0 && n) {
         size_t length = strcspn(name, "/");
         if (length > n)
@@ -51,7 +51,8 @@ static int open_folder(const struct dcp_dir *dir, const char *name, size_t n)
         int next = part ? step_into(fd, part) : -1;
         int why = part ? errno : ENOMEM;
         free(part);
-        close(fd);
+        if (fd != dir->fd)
+            close(fd);
         errno = why;
         fd = next;
         length += length < n; /* the '/' */
@@ -72,7 +73,8 @@ int dcp_dir_entry_init(const struct dcp_dir *dir, const char *name,
     }
     const char *slash = strrchr(name, '/');
     out->last = slash ? slash + 1 : name;
-    out->dir_fd = open_folder(dir, name, slash ? (size_t)(slash - name) : 0);
+    out->is_root = !slash;
+    out->dir_fd = slash ? open_folder(dir, name, (size_t)(slash - name)) : dir->fd;
     return out->dir_fd < 0 ? -1 : 0;
 }
 
@@ -80,7 +82,7 @@ int dcp_dir_entry_init(const struct dcp_dir *dir, const char *name,
 void dcp_dir_entry_fini(struct dcp_dir_entry *entry)
 {
     int why = errno;
-    if (entry->dir_fd >= 0)
+    if (entry->dir_fd >= 0 && !entry->is_root)
         close(entry->dir_fd);
     errno = why;
 }

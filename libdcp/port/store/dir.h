@@ -20,6 +20,7 @@ struct dcp_dir {
 struct dcp_dir_entry {
     int dir_fd;
     const char *last;
+    bool is_root; /* dir_fd is the store's own */
 };
 
 /* The error of a call that failed with errno `why`. */
