@@ -62,29 +62,41 @@ install_peers() {
         "$1/bin/python" -c 'import numpy, safetensors, torch, transformers'
 }
 
+peers_log=$build/peers.log
+peers_job= # that installs them
+trap '[ -z "$peers_job" ] || kill "$peers_job" 2>/dev/null || true' EXIT
+
+# Downloads beside what is built meanwhile.
+begin_peers() {
+    local venv=$build/.venv-peers want
+    want=$(cat "$root"/tests/interop/requirements*.txt | sha256sum)
+    [ -z "${DCP_PEERS:-}" ] || return 0
+    if [ "$(cat "$venv/.requirements" 2>/dev/null)" = "$want" ]; then
+        return
+    fi
+    say "installing the peers (torch, transformers) meanwhile"
+    (install_peers "$venv" && printf '%s\n' "$want" >"$venv/.requirements") \
+        >"$peers_log" 2>&1 </dev/null &
+    peers_job=$!
+}
+
 # Sets DCP_PEERS. Without a network the tests that need it are skipped, and say so.
 prepare_peers() {
-    local venv=$build/.venv-peers want log
+    local job=$peers_job
     if [ -n "${DCP_PEERS:-}" ]; then
         "$DCP_PEERS" -c 'import numpy, safetensors, torch, transformers' ||
             die "DCP_PEERS is '$DCP_PEERS', which lacks something of requirements.txt"
         return
     fi
-    want=$(cat "$root"/tests/interop/requirements*.txt | sha256sum)
-    if [ "$(cat "$venv/.requirements" 2>/dev/null)" != "$want" ]; then
-        log=$build/peers.log
-        printf 'installing the peers (torch, transformers) ... '
-        if ! install_peers "$venv" >"$log" 2>&1; then
-            printf 'failed\n'
-            tail -n 5 "$log" >&2
-            [ "${CI:-}" != true ] || die "the peers cannot be installed; see $log"
-            say "WARNING: no peers: the tests against real PyTorch are skipped; see $log"
-            return
-        fi
-        printf 'done\n'
-        printf '%s\n' "$want" >"$venv/.requirements"
+    peers_job=
+    if [ -n "$job" ] && ! wait "$job"; then
+        say "installing the peers failed"
+        tail -n 5 "$peers_log" >&2
+        [ "${CI:-}" != true ] || die "the peers cannot be installed; see $peers_log"
+        say "WARNING: no peers: tests against real PyTorch are skipped; see $peers_log"
+        return
     fi
-    export DCP_PEERS=$venv/bin/python
+    export DCP_PEERS=$build/.venv-peers/bin/python
 }
 
 # run_tests NAME FOLDER SKIPPED CTEST-OPTION...: all tests without a label of SKIPPED, a
@@ -158,11 +170,14 @@ setup_options=()
 "$root/scripts/setup.sh" "${setup_options[@]}"
 rm -rf "$results"
 mkdir -p "$results"
-[ "$quick" = true ] || prepare_peers
+if [ "$quick" = false ]; then
+    begin_peers
+    configure_and_build asan sanitizer_tests
+    prepare_peers
+fi
 run_tests default "$build" ''
 if [ "$quick" = false ]; then
     run_python
-    configure_and_build asan sanitizer_tests
     # The peers have been met, and the fuzzer's build has AddressSanitizer, too.
     labels='unit|prop|formats|fault'
     can_fuzz || labels="$labels|fuzz"
