@@ -64,13 +64,17 @@ install_peers() {
 
 peers_log=$build/peers.log
 peers_job= # that installs them
-trap '[ -z "$peers_job" ] || kill "$peers_job" 2>/dev/null || true' EXIT
+trap '[ -z "$peers_job" ] || pkill -P "$peers_job" || true' EXIT
 
-# Downloads beside what is built meanwhile.
+# Downloads beside what is built meanwhile, until end_peers.
 begin_peers() {
     local venv=$build/.venv-peers want
+    if [ -n "${DCP_PEERS:-}" ]; then
+        "$DCP_PEERS" -c 'import numpy, safetensors, torch, transformers' ||
+            die "DCP_PEERS is '$DCP_PEERS', which lacks something of requirements.txt"
+        return
+    fi
     want=$(cat "$root"/tests/interop/requirements*.txt | sha256sum)
-    [ -z "${DCP_PEERS:-}" ] || return 0
     if [ "$(cat "$venv/.requirements" 2>/dev/null)" = "$want" ]; then
         return
     fi
@@ -81,13 +85,9 @@ begin_peers() {
 }
 
 # Sets DCP_PEERS. Without a network the tests that need it are skipped, and say so.
-prepare_peers() {
+end_peers() {
     local job=$peers_job
-    if [ -n "${DCP_PEERS:-}" ]; then
-        "$DCP_PEERS" -c 'import numpy, safetensors, torch, transformers' ||
-            die "DCP_PEERS is '$DCP_PEERS', which lacks something of requirements.txt"
-        return
-    fi
+    [ -z "${DCP_PEERS:-}" ] || return 0
     peers_job=
     if [ -n "$job" ] && ! wait "$job"; then
         say "installing the peers failed"
@@ -173,7 +173,7 @@ mkdir -p "$results"
 if [ "$quick" = false ]; then
     begin_peers
     configure_and_build asan sanitizer_tests
-    prepare_peers
+    end_peers
 fi
 run_tests default "$build" ''
 if [ "$quick" = false ]; then

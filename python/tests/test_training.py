@@ -251,9 +251,29 @@ def test_names_that_c_cannot_have(tmp_path, name):
     for value in torch.ones(1), 5:
         with pytest.raises(libdcp.UsageError, match="is no name"):
             libdcp.save({name: value, "b?": torch.ones(1)}, tmp_path / "run", step=1)
+    with pytest.raises(libdcp.UsageError, match="is no name"):
+        libdcp.load({name: torch.ones(1)}, tmp_path / "run")
     libdcp.save({"ü?": torch.ones(2), "w": torch.ones(3)}, tmp_path / "run", step=1)
     found = libdcp.open(tmp_path / "run").tensors
     assert {key: held.shape for key, held in found.items()} == {"ü?": (2,), "w": (3,)}
+
+
+def test_paths_that_c_would_cut(tmp_path):
+    run, cut = tmp_path / "run", f"{tmp_path}/run\0other"
+    libdcp.save({"w": torch.ones(1)}, run, step=1)
+    for act in (
+        lambda: libdcp.open(cut),
+        lambda: libdcp.save({"w": torch.ones(1)}, cut, step=2),
+        lambda: libdcp.save_async({"w": torch.ones(1)}, cut, step=2),
+        lambda: libdcp.load({"w": torch.ones(1)}, cut),
+        lambda: libdcp.reshard(run, cut),
+        lambda: libdcp.reshard(cut, tmp_path / "out"),
+        lambda: libdcp.export(cut, tmp_path / "out"),
+        lambda: libdcp.repair(cut),
+    ):
+        with pytest.raises(ValueError, match=r"NUL|null byte"):
+            act()
+    assert sorted(p.name for p in run.glob("step-*")) == ["step-00000001"]
 
 
 def die(path):

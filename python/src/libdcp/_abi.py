@@ -526,9 +526,12 @@ def text(raw: bytes | None) -> str:
     return (raw or b"").decode("utf-8", "surrogateescape")
 
 
-def raw(value: str | os.PathLike[str] | None) -> bytes | None:
-    """A text or a path for the library; None is NULL."""
-    return None if value is None else os.fsencode(value)
+def raw(value: str | bytes | os.PathLike[str] | None) -> bytes | None:
+    """A text or a path for the library; None is NULL. In C a NUL would end it."""
+    code = None if value is None else os.fsencode(value)
+    if code and b"\0" in code:
+        raise ValueError(f"{value!r} has a NUL in it")
+    return code
 
 
 def texts(of: Texts) -> list[str]:

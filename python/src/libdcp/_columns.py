@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _abi
 from ._entries import Entry
-from ._errors import UsageError
+from ._values import check_name
 
 _ROLES = {role: i for i, role in enumerate(_abi.ROLES)}
 _DTYPES = {dtype: i for i, dtype in enumerate(_abi.DTYPES)}
@@ -28,7 +28,7 @@ class Texts:
         code = joined.encode(errors="replace")
         if joined.count("\0") != max(len(texts) - 1, 0) or b"?" in code:
             for text in texts:
-                check_text(text)
+                check_name(text)
         self.memory = ctypes.create_string_buffer(code)
         begin = ctypes.addressof(self.memory)
         plain = len(code) == len(joined)  # a byte for each character
@@ -36,12 +36,6 @@ class Texts:
         places = list(accumulate(sizes, lambda at, n: at + n + 1, initial=begin))
         self._places = ints(ctypes.c_void_p, places[: len(texts)])
         self.array = ctypes.cast(self._places, ctypes.POINTER(ctypes.c_char_p))
-
-
-def check_text(text: str) -> None:
-    """See that it can be a name in the library: UTF-8 that ends at the first NUL."""
-    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
-        raise UsageError(f"{text!r} is no name: it has a NUL or half a character in it")
 
 
 class Columns:
@@ -80,7 +74,7 @@ class Columns:
         )
         made = hashlib.sha256()
         for part in parts:
-            made.update(len(memoryview(part)).to_bytes(8, "little"))
+            made.update(memoryview(part).nbytes.to_bytes(8, "little"))
             made.update(part)
         return made.digest()
 

@@ -64,24 +64,7 @@ class Boxes:
     ) -> Entry:
         """What this rank holds of a tensor or a DTensor, or of an array of NumPy."""
         if isinstance(tensor, self._sharded):
-            # What is asked of the spec and not of the tensor costs a tenth.
-            cut, spec, local = self._last, tensor._spec, tensor._local_tensor
-            if not (
-                spec.tensor_meta.shape == cut.whole
-                and spec.mesh is cut.mesh
-                and spec.placements == cut.placements
-                and spec.tensor_meta.dtype is cut.kind
-            ):
-                cut = self._last = self._cut_of(name, spec)
-            if cut.is_empty:
-                local = None
-            elif local.shape != cut.size:
-                raise UnsupportedError(f"'{name}' is no box on every rank", tensor=name)
-            elif local.dtype is not cut.kind:
-                raise UnsupportedError(
-                    f"'{name}' is of {cut.dtype}, and its part on a rank is not",
-                    tensor=name,
-                )
+            cut, local = self._part_on_rank(name, tensor)
             _, _, _, _, dtype, shape, offset, size, _ = cut
             return Entry(name, param, role, dtype, shape, offset, size, local, instead)
         if is_array(tensor):
@@ -143,11 +126,35 @@ class Boxes:
         local = shards[0].tensor.detach()
         return tuple(box.shard_offsets), tuple(box.shard_sizes), local
 
+    def _part_on_rank(self, name: str, tensor: Any) -> tuple[_Cut, Any]:
+        """Give the box of a DTensor, and its memory.
+
+        What is asked of the spec, and not of the tensor, costs a tenth.
+        """
+        cut, spec, local = self._last, tensor._spec, tensor._local_tensor
+        if not (
+            spec.tensor_meta.shape == cut.whole
+            and spec.mesh is cut.mesh
+            and spec.placements == cut.placements
+            and spec.tensor_meta.dtype is cut.kind
+        ):
+            cut = self._last = self._cut_of(name, spec)
+        if cut.is_empty:
+            return cut, None
+        if local.shape != cut.size:
+            raise UnsupportedError(f"'{name}' is no box on every rank", tensor=name)
+        if local.dtype is not cut.kind:
+            raise UnsupportedError(
+                f"'{name}' is of {cut.dtype}, and its part on a rank is not", tensor=name
+            )
+        return cut, local
+
     def _cut_of(self, name: str, spec: Any) -> _Cut:
-        kind = spec.tensor_meta.shape, spec.mesh, spec.placements, spec.tensor_meta.dtype
-        cut = self._known.get(kind)
+        meta = spec.tensor_meta
+        key = meta.shape, spec.mesh, spec.placements, meta.dtype
+        cut = self._known.get(key)
         if cut is None:
-            cut = self._known[kind] = self._compute_cut(name, *kind)
+            cut = self._known[key] = self._compute_cut(name, *key)
         return cut
 
     def _compute_cut(

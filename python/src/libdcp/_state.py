@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._array import Array, is_array, no_grad
-from ._columns import Columns, check_text, ints
+from ._columns import Columns, ints
 from ._entries import Boxes, Entry, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
 from ._values import SETTINGS, Pickle, code_of, digest, is_json, is_random, lists
@@ -52,6 +52,7 @@ class State:
         self._n_ranks = ranks.world_size
         self._boxes = Boxes()
         self._entries: list[Entry] = []
+        self._columns: Columns | None = None  # of the entries, when they are asked for
         self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
         self._wanted: list[tuple[str, Any, Any]] = []  # and where a load puts them
         self._parts: list[Any] = []
@@ -73,7 +74,6 @@ class State:
             else:
                 self.add(key, value, state, key)
         self._check_names()
-        self._columns: Columns | None = None  # not known
         if step is not None:
             self._coded.update((n, code_of(n, value)) for n, value in self._values)
         self._staging = staging
@@ -257,10 +257,6 @@ class State:
         ]
 
     def _check_names(self) -> None:
-        for name, _ in self._values:
-            check_text(name)
-        if len({entry.name for entry in self._entries}) == len(self._entries):
-            return
         seen: set[str] = set()
         for entry in self._entries:
             if entry.name in seen:

@@ -188,7 +188,7 @@ def save_async(
     """
     ranks = Ranks(Act(), group)
     beside = Ranks(Act(), group, beside=True)
-    saver = saver_of(ranks, os.fsencode(path), threads)
+    saver = saver_of(ranks, _abi.raw(path) or b"", threads)
     saver.staging = saver.staging or Staging()
     staging = saver.staging
     made = agreed(lambda: State(state, ranks, step, staging), ranks)
@@ -229,7 +229,7 @@ def write(
     """Save what all ranks agreed on."""
     assert act is ranks.act
     with turn_of(ranks.given):
-        saver = saver_of(ranks, os.fsencode(path or ""), threads)
+        saver = saver_of(ranks, _abi.raw(path) or b"", threads)
         try:
             saver.start(ranks, made, in_place=True, **_options(**how))
             return saver.finish(ranks)
@@ -245,10 +245,10 @@ def _options(
 ) -> dict[str, Any]:
     """As the library takes them."""
     if codec is not None:
-        how["codec"] = os.fsencode(codec)
+        how["codec"] = _abi.raw(codec)
     if export is not None:
-        how["export_dtype"] = export.encode()
-        how["export_name"] = export_name.encode()
+        how["export_dtype"] = _abi.raw(export)
+        how["export_name"] = _abi.raw(export_name)
         tensors = export_name.endswith(".safetensors")
         how["export_format"] = b"safetensors" if tensors else b"torch"
     return how

@@ -8,6 +8,7 @@ import pickle
 from typing import Any
 
 from ._array import is_array
+from ._errors import UsageError
 
 SETTINGS = "optimizer"  # the object with what an optimizer has besides tensors
 
@@ -50,6 +51,12 @@ def is_random(tensor: Any) -> bool:
     )
 
 
+def check_name(name: str) -> None:
+    """See that the library can have it: UTF-8 that ends at the first NUL."""
+    if "\0" in name or any("\ud800" <= c <= "\udfff" for c in name):
+        raise UsageError(f"{name!r} is no name: it has a NUL or half a character in it")
+
+
 def digest(data: bytes) -> bytes:
     import hashlib  # which brings libraries with it
 
@@ -57,6 +64,7 @@ def digest(data: bytes) -> bytes:
 
 
 def code_of(name: str, value: Any) -> tuple[bool, bytes]:
+    check_name(name)
     if isinstance(value, Pickle):
         return False, bytes(value)
     if name.split(".")[0] == SETTINGS:
