@@ -274,14 +274,17 @@ mine" ]
 }
 
 @test "gc after a reshard that was killed" {
-    make_safetensors big.safetensors x=6000000
+    make_safetensors some.safetensors x=6000
+    dcp-reshard keygen me.key
+    mkfifo pipe
     mkdir targets
-    dcp-reshard big.safetensors targets/out --memory 8M -j 1 &
+    dcp-reshard some.safetensors targets/out --key pipe &
+    cat me.key >pipe # it is read again to sign what was written, and waited for till then
     # A folder with something in it is held: before, it is anyone's to take away.
     until [ -n "$(ls -A targets/.tmp-out 2>/dev/null)" ]; do
+        kill -0 $!
         sleep 0.01
     done
-    kill -STOP $!
     run -0 dcp-reshard gc targets --yes
     [[ $output == "stays     .tmp-out "*"in use"* ]]
     kill -9 $!

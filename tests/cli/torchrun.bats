@@ -116,7 +116,10 @@ rank() {
         rank $r 3 --set train_batch_size=12 --set steps=100000 --set checkpoint.keep=2 &
         echo $! >"pid.$r"
     done
-    until [ -d run/step-00000005 ]; do sleep 0.05; done
+    until [ -e run/latest ]; do
+        kill -0 "$(cat pid.0)"
+        sleep 0.05
+    done
     pkill -9 -P "$(cat pid.1)"
     wait "$(cat pid.0)" || status=$?
     [ "$status" -eq 7 ]
