@@ -128,7 +128,8 @@ run_fuzz() {
 XML
         return
     fi
-    configure_and_build fuzz fuzz_targets
+    # And the programs: clang makes them, too.
+    configure_and_build fuzz fuzz_targets dcp-train dcp-reshard dcp-inspect
     run_tests fuzz "$root/build-fuzz" '' -L '^fuzz$'
 }
 

@@ -398,7 +398,7 @@ static void test_trees_of_strangers(void **state)
             fail_msg("tree %zu: %s", i, out.err.message);
         bool found[2] = { false, false };
         for (size_t t = 0; t < out.catalog->n_tensors; t++) {
-            void *data, *want;
+            void *data, *want = NULL;
             int which = out.catalog->tensors[t].n_elems == 2;
             if (format_read_tensor(&out.source, out.catalog, (int)t, &data, &out.err) ||
                 format_read_tensor(&f.source, f.catalog,

@@ -15,9 +15,11 @@
 #endif
 
 /* Compiles a function once for each width of vectors and picks one when the program is
- * loaded. The thread sanitizer is not ready that early. A function must not open a
- * parallel region itself: what it runs in threads would be compiled for the narrowest. */
-#if !defined(__x86_64__) || defined(OPS_TSAN)
+ * loaded. The thread sanitizer is not ready that early, and clang before 18 gives the
+ * function a name that no other file finds. A function must not open a parallel region
+ * itself: what it runs in threads would be compiled for the narrowest. */
+#if !defined(__x86_64__) || defined(OPS_TSAN) || \
+    (defined(__clang__) && __clang_major__ < 18)
 #define OPS_CLONES
 #elif defined(__clang__) || __GNUC__ >= 12
 #define OPS_CLONES \

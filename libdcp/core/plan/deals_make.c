@@ -141,10 +141,11 @@ static int find_grids(struct dcp_catalog *catalog, struct dcp_error *err)
 {
     for (size_t t = 0; t < catalog->n_tensors; t++) {
         struct dcp_tensor *tensor = &catalog->tensors[t];
+        if (!tensor->n_pieces)
+            continue;
         const struct dcp_piece *piece = &catalog->pieces[tensor->first_piece];
-        if (tensor->n_pieces)
-            DCP_TRY(dcp_grid_find(catalog, tensor, &piece->region, &piece->rank,
-                                  sizeof *piece, tensor->n_pieces, &tensor->grid, err));
+        DCP_TRY(dcp_grid_find(catalog, tensor, &piece->region, &piece->rank,
+                              sizeof *piece, tensor->n_pieces, &tensor->grid, err));
     }
     return DCP_OK;
 }

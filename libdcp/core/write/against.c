@@ -246,9 +246,11 @@ static int read_target(struct coding *c, const struct dcp_segment *segment,
                        uint64_t begin, size_t n, unsigned char *out,
                        struct dcp_error *err)
 {
-    const unsigned char *raw = (const unsigned char *)segment->literal + begin;
+    const unsigned char *raw = segment->literal;
 
-    if (!segment->literal)
+    if (raw)
+        raw += begin;
+    else
         DCP_TRY(dcp_write_raw(c->w, segment->piece, begin, n, &raw, err));
     memcpy(out, raw, n);
     return DCP_OK;

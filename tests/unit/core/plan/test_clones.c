@@ -150,18 +150,18 @@ static void all_that_lie_alike(void **state)
         struct dcp_clones clones = clones_of(src, dst, &plan);
         trace(plan, src, dst, origins);
         for (size_t f = 0; f < N_FILES; f++) {
-            const struct dcp_clone *c = clones.items + clones.first[f];
-            const struct dcp_clone *end = clones.items + clones.first[f + 1];
+            const struct dcp_clone *c = clones.items;
+            size_t i = clones.first[f], end = clones.first[f + 1];
             uint64_t bytes = 0;
             for (uint64_t at = 0; at < FILE_CAP; at += BLOCK) {
-                while (c < end && c->to + c->n <= at)
-                    c++;
-                bool shared = c < end && c->to <= at;
+                while (i < end && c[i].to + c[i].n <= at)
+                    i++;
+                bool shared = i < end && c[i].to <= at;
                 assert_int_equal(shared, lies_alike(&origins[f][at]));
                 if (!shared)
                     continue;
-                assert_int_equal(c->src_file, origins[f][at].file);
-                assert_int_equal(c->from + (at - c->to), origins[f][at].at);
+                assert_int_equal(c[i].src_file, origins[f][at].file);
+                assert_int_equal(c[i].from + (at - c[i].to), origins[f][at].at);
                 bytes += BLOCK;
                 n_shared++;
             }

@@ -158,8 +158,8 @@ static void test_those_of_pytorch(void **state)
 static void test_the_text_is_a_fixed_point(void **state)
 {
     static const char *const sections[] = {
-        "{\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4,"
-        "\"cycle_max_lr\": 0.1, \"cycle_first_step_size\": 7}}",
+        ("{\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4,"
+         "\"cycle_max_lr\": 0.1, \"cycle_first_step_size\": 7}}"),
         "{\"type\": \"LRRangeTest\"}",
         "{\"type\": \"StepLR\", \"params\": {\"step_size\": 5, \"gamma\": 0.3}}",
         "{\"type\": \"CosineAnnealingLR\", \"params\": {\"T_max\": 7}}",
