@@ -20,9 +20,9 @@ empty.
 By name: "plan"; "step", of the trainer; "convert", beside DeepSpeed's and PyTorch's
 tools; "codec", compression beside zstd and OpenZL; "checksums"; "python", reading from
 Python beside safetensors, torch.load and DCP; "python_saves", saving and loading beside
-DCP; "frozen", a save of which little is trained; "reflinks", shared blocks beside cp;
-"moves", ways to move weights between ranks; "same_bits" measures no time, it shows which
-world sizes and stages train the same bits.
+DCP, torch_checkpointing, safetensors and torch.save; "frozen", a save of which little is
+trained; "reflinks", shared blocks beside cp; "moves", ways to move weights between ranks;
+"same_bits" measures no time, it shows which world sizes and stages train the same bits.
 TEXT
 }
 
