@@ -228,6 +228,14 @@ bool dcp_group_done(struct dcp_group *group)
     return done;
 }
 
+bool dcp_group_failed(struct dcp_group *group)
+{
+    pthread_mutex_lock(&group->pool->lock);
+    bool failed = group->rc != DCP_OK;
+    pthread_mutex_unlock(&group->pool->lock);
+    return failed;
+}
+
 bool dcp_group_done_within(struct dcp_group *group, uint64_t us)
 {
     struct timespec end = dcp_clock_after_us(us);

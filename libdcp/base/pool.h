@@ -30,6 +30,8 @@ void dcp_group_start(struct dcp_group *group, int (*fn)(void *arg, struct dcp_er
 bool dcp_group_done(struct dcp_group *group);
 /* The same, as soon as it is so, or false when so many microseconds have passed. */
 bool dcp_group_done_within(struct dcp_group *group, uint64_t us);
+/* True when one of its jobs failed since the last wait. */
+bool dcp_group_failed(struct dcp_group *group);
 /* Waits (the caller helps with queued jobs of the group), gives the first failure, and
  * readies the group for new jobs. */
 int dcp_group_wait(struct dcp_group *group, struct dcp_error *err);

@@ -521,11 +521,9 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
             *out_result = saver->result;
         return DCP_OK;
     }
-    rc = dcp_all_done(saver->comm, dcp_group_done(saver->group), &done, &failure);
+    rc = dcp_all_done(saver->comm, saver->group, DCP_OK, &done, &failure);
     if (!rc && !done)
         return DCP_OK;
-    if (!rc)
-        rc = dcp_agree(saver->comm, dcp_group_wait(saver->group, &failure), &failure);
     if (!rc)
         rc = advance(saver, &failure);
     if (!rc && saver->phase != IDLE)

@@ -1,6 +1,6 @@
 /* agree: how every collective ends. The number of the lowest rank that failed goes round;
  * a sentence only where one did. */
-#include <dcp/comm.h>
+#include "agree.h"
 
 /* What a rank tells of its own failure. */
 static struct dcp_error telling(int rank, int rc, const struct dcp_error *err)
@@ -14,31 +14,45 @@ static struct dcp_error telling(int rank, int rc, const struct dcp_error *err)
     return told;
 }
 
+int dcp_agree_vote(const struct dcp_comm *comm, int rc)
+{
+    return rc ? comm->rank : comm->world_size;
+}
+
+/* What all return when the sentence of `first` went round, or did not: `lost`. */
+static int settle(int rc, int lost, const struct dcp_error *why,
+                  const struct dcp_error *told, struct dcp_error *err)
+{
+    /* What this rank knew first says more than that others are gone. */
+    if (rc && lost == DCP_E_COMM)
+        return rc;
+    if (err)
+        *err = lost ? *why : *told;
+    return lost ? lost : told->code;
+}
+
+int dcp_agree_on(struct dcp_comm *comm, int64_t least, int rc, struct dcp_error *err)
+{
+    struct dcp_error told = { 0 }, why = { 0 };
+    int first = (int)least;
+
+    if (first == comm->world_size)
+        return DCP_OK;
+    if (comm->world_size == 1)
+        return rc;
+    if (first == comm->rank)
+        told = telling(first, rc, err);
+    int lost = dcp_comm_bcast(comm, &told, sizeof told, first, &why);
+    return settle(rc, lost, &why, &told, err);
+}
+
 int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
 {
-    struct dcp_error told = { 0 }, failure = { 0 };
+    struct dcp_error why = { 0 };
     int64_t least = 0;
 
     if (comm->world_size == 1)
         return rc;
-    int failed =
-        dcp_comm_least(comm, rc ? comm->rank : comm->world_size, &least, &failure);
-    int first = (int)least;
-    if (!failed && first == comm->world_size)
-        return DCP_OK;
-    if (!failed && first == comm->rank)
-        told = telling(first, rc, err);
-    if (!failed)
-        failed = dcp_comm_bcast(comm, &told, sizeof told, first, &failure);
-    /* What this rank knew first says more than that others are gone. */
-    if (rc && failed == DCP_E_COMM)
-        return rc;
-    if (failed) {
-        if (err)
-            *err = failure;
-        return failed;
-    }
-    if (err)
-        *err = told;
-    return told.code;
+    int lost = dcp_comm_least(comm, dcp_agree_vote(comm, rc), &least, &why);
+    return lost ? settle(rc, lost, &why, NULL, err) : dcp_agree_on(comm, least, rc, err);
 }

@@ -1,17 +1,26 @@
 #include "await.h"
+#include "agree.h"
 #include "base/clock.h"
 #include "base/pool.h"
 
+enum { AT_WORK = -1 }; /* less than what any rank that is done says */
 /* Who works comes back when an eighth of the time that went by has passed again. */
 enum { FIRST_PAUSE_US = 100, LAST_PAUSE_US = 20000, SHARE = 8 };
 
-int dcp_all_done(struct dcp_comm *comm, bool mine, bool *out_done, struct dcp_error *err)
+int dcp_all_done(struct dcp_comm *comm, struct dcp_group *group, int rc, bool *out_done,
+                 struct dcp_error *err)
 {
-    int64_t least = 0;
-    int rc = dcp_comm_least(comm, mine, &least, err);
+    bool is_done = rc || !group || dcp_group_done(group);
+    bool failed = rc || (is_done && group && dcp_group_failed(group));
+    int64_t mine = is_done ? dcp_agree_vote(comm, failed) : AT_WORK, least = 0;
+    int lost = dcp_comm_least(comm, mine, &least, err);
 
-    *out_done = !rc && least;
-    return rc;
+    *out_done = !lost && least != AT_WORK;
+    if (!*out_done)
+        return lost;
+    if (group && !rc)
+        rc = dcp_group_wait(group, err);
+    return dcp_agree_on(comm, least, rc, err);
 }
 
 void dcp_pause(struct dcp_group *group, uint64_t begin_ns)
@@ -23,18 +32,19 @@ void dcp_pause(struct dcp_group *group, uint64_t begin_ns)
 }
 
 /* Until the work is done on all ranks, or one of them is gone. */
-static int poll_all(struct dcp_comm *comm, struct dcp_group *group, struct dcp_error *err)
+static int poll_all(struct dcp_comm *comm, struct dcp_group *group, int rc,
+                    struct dcp_error *err)
 {
     uint64_t begin = dcp_clock_ns();
-    bool done = false;
-    int rc = DCP_OK;
 
-    while (!done && !rc) {
-        rc = dcp_all_done(comm, !group || dcp_group_done(group), &done, err);
-        if (!done && !rc && group)
+    for (;;) {
+        bool done = false;
+        int failed = dcp_all_done(comm, group, rc, &done, err);
+        if (failed || done)
+            return failed;
+        if (group)
             dcp_pause(group, begin);
     }
-    return rc;
 }
 
 int dcp_await(struct dcp_comm *comm, int (*work)(void *arg, struct dcp_error *err),
@@ -51,14 +61,12 @@ int dcp_await(struct dcp_comm *comm, int (*work)(void *arg, struct dcp_error *er
         rc = dcp_group_new(pool, &group, &failure);
     if (group)
         dcp_group_start(group, work, arg);
-    int gone = poll_all(comm, group, err);
+    rc = poll_all(comm, group, rc, &failure);
     if (group)
-        rc = dcp_group_wait(group, &failure);
+        dcp_group_wait(group, NULL); /* it is at work yet where a rank is gone */
     dcp_group_free(group);
     dcp_pool_free(pool);
-    if (gone)
-        return gone;
     if (rc && err)
         *err = failure;
-    return dcp_agree(comm, rc, err);
+    return rc;
 }

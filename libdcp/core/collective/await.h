@@ -13,8 +13,11 @@
 int dcp_await(struct dcp_comm *comm, int (*work)(void *arg, struct dcp_error *err),
               void *arg, struct dcp_error *err);
 
-/* Collective: whether it is done on all ranks. */
-int dcp_all_done(struct dcp_comm *comm, bool mine, bool *out_done, struct dcp_error *err);
+/* Collective: whether the jobs of a group (NULL: none here) are done on all ranks. Once
+ * they are it ends as dcp_agree does, and the group has been waited for. `rc`: this rank
+ * failed before. */
+int dcp_all_done(struct dcp_comm *comm, struct dcp_group *group, int rc, bool *out_done,
+                 struct dcp_error *err);
 /* Between two of these: until this rank's work is done, but not long, the longer the more
  * time went by since it began. A rank that is done does not wait here, but in the next
  * call, for those that are not: so all go on as soon as the last one is done. */
