@@ -11,11 +11,11 @@ usage() {
 usage: scripts/bench.sh [NAME...] [-- OPTION...]
 
 Runs build/bin/bench_NAME or tests/bench/NAME with the options behind "--". Without a
-NAME, "saves" and "reshards", which are beside write(), cp and PyTorch's DCP and take ten
-minutes on two cores, and "scale", time and memory against bytes, tensors and ranks; what
-they say is written to docs/PERFORMANCE.md, and a picture of it. DCP_PEERS names
-the python of the peers, or scripts/test.sh installs them; without, their columns stay
-empty.
+NAME, those of docs/PERFORMANCE.md, a quarter of an hour on two cores; the page is written
+anew, and a picture. These are "saves" and "reshards", beside write(), cp and DCP of
+PyTorch; "scale", time and memory against bytes, tensors and ranks; and, smaller than by
+name, "convert", "codec" and "python_saves". DCP_PEERS names the python of the peers, or
+scripts/test.sh installs them; without, their columns stay empty.
 
 By name: "plan"; "step", of the trainer; "convert", beside DeepSpeed's and PyTorch's
 tools; "codec", compression beside zstd and OpenZL; "checksums"; "python", reading from
@@ -47,12 +47,26 @@ while [ $# -gt 0 ]; do
 done
 
 "$root/scripts/setup.sh"
-tables=()
+all=false
+declare -A brief=()
 if [ "${#names[@]}" -eq 0 ]; then
-    names=(saves reshards scale)
-    tables=(saves.jsonl reshards.jsonl scale.jsonl)
-    [ -x "${DCP_PEERS:-$build/.venv-peers/bin/python}" ] || say "no peers: no DCP"
+    all=true
+    names=(saves reshards scale codec)
+    brief=([convert]="--gib 1 --runs 2" [codec]="--mib 8 --runs 3"
+        [python_saves]="--gib 1 --tensors 2000")
+    if [ -x "${DCP_PEERS:-$build/.venv-peers/bin/python}" ]; then
+        names+=(convert)
+    else
+        say "no peers: no DCP, and no convert"
+    fi
+    [ ! -x "$build/.venv-python/bin/python" ] || names+=(python_saves)
 fi
+case " ${names[*]} " in
+*" codec "*)
+    prepare_venv "$build/.venv-openzl" "$root/tests/bench/requirements.txt" OpenZL ||
+        say "no OpenZL: its columns stay empty"
+    ;;
+esac
 mkdir -p "$build/bench"
 over=0
 cd "$build/bench"
@@ -63,8 +77,10 @@ for name in "${names[@]}"; do
     say
     rm -f "$name.jsonl"
     export DCP_BUILD_DIR=$build
-    DCP_BENCH_JSON=$PWD/$name.jsonl "$program" "$@" | tee "$name.txt" || over=1
+    read -ra options <<<"${brief[$name]:-}"
+    DCP_BENCH_JSON=$PWD/$name.jsonl "$program" "${options[@]}" "$@" | tee "$name.txt" ||
+        over=1
 done
-[ "${#tables[@]}" -eq 0 ] || "$root/tests/bench/tables" "${tables[@]}"
+[ "$all" = false ] || "$root/tests/bench/tables" "${names[@]/%/.jsonl}"
 say "the results are in build/bench/*.txt and *.jsonl"
 exit "$over" # 1: something was slower than its aim
