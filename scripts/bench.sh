@@ -59,7 +59,11 @@ if [ "${#names[@]}" -eq 0 ]; then
     else
         say "no peers: no DCP, and no convert"
     fi
-    [ ! -x "$build/.venv-python/bin/python" ] || names+=(python_saves)
+    if [ -x "$build/.venv-python/bin/python" ]; then
+        names+=(python_saves)
+    else
+        say "no Python package (scripts/test.sh makes it): no python_saves"
+    fi
 fi
 case " ${names[*]} " in
 *" codec "*)

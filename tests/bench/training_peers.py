@@ -33,7 +33,7 @@ def sync(pattern):
 class Way:
     """Saves and loads a state {name: DTensor of dim 0, cut evenly}; all ranks call it."""
 
-    synced = True  # by itself
+    newest = None  # the step that was saved last
 
     def __init__(self, folder):
         self.folder = os.path.join(folder, type(self).__name__)
@@ -126,8 +126,6 @@ class TorchCheckpointing(Way):
     """Each rank its tensors, whole: without CUDA it cannot save parts of a tensor."""
 
     name = "torch_checkpointing"
-    synced = False
-
     def __init__(self, folder):
         super().__init__(folder)
         # O_DIRECT is nothing that a file system in memory can do.
@@ -162,8 +160,6 @@ class TorchCheckpointing(Way):
 
 class Files(Way):
     """Each rank a file of its own tensors."""
-
-    synced = False
 
     def file(self, step, rank=None):
         rank = dist.get_rank() if rank is None else rank

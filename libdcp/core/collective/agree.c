@@ -19,16 +19,15 @@ int dcp_agree_vote(const struct dcp_comm *comm, int rc)
     return rc ? comm->rank : comm->world_size;
 }
 
-/* What all return when the sentence of `first` went round, or did not: `lost`. */
-static int settle(int rc, int lost, const struct dcp_error *why,
-                  const struct dcp_error *told, struct dcp_error *err)
+/* The ranks did not hear each other. What this one knew before says more than that others
+ * are gone. */
+static int not_heard(int rc, int lost, const struct dcp_error *why, struct dcp_error *err)
 {
-    /* What this rank knew first says more than that others are gone. */
     if (rc && lost == DCP_E_COMM)
         return rc;
     if (err)
-        *err = lost ? *why : *told;
-    return lost ? lost : told->code;
+        *err = *why;
+    return lost;
 }
 
 int dcp_agree_on(struct dcp_comm *comm, int64_t least, int rc, struct dcp_error *err)
@@ -43,7 +42,11 @@ int dcp_agree_on(struct dcp_comm *comm, int64_t least, int rc, struct dcp_error 
     if (first == comm->rank)
         told = telling(first, rc, err);
     int lost = dcp_comm_bcast(comm, &told, sizeof told, first, &why);
-    return settle(rc, lost, &why, &told, err);
+    if (lost)
+        return not_heard(rc, lost, &why, err);
+    if (err)
+        *err = told;
+    return told.code;
 }
 
 int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
@@ -54,5 +57,7 @@ int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
     if (comm->world_size == 1)
         return rc;
     int lost = dcp_comm_least(comm, dcp_agree_vote(comm, rc), &least, &why);
-    return lost ? settle(rc, lost, &why, NULL, err) : dcp_agree_on(comm, least, rc, err);
+    if (lost)
+        return not_heard(rc, lost, &why, err);
+    return dcp_agree_on(comm, least, rc, err);
 }

@@ -1,14 +1,16 @@
-/* agree: dcp_agree (see <dcp/comm.h>) where what is agreed on went round with something
- * else. */
+/* agree: dcp_agree (see <dcp/comm.h>) in two halves, for votes that go round together
+ * with something else. */
 #ifndef DCP_CORE_COLLECTIVE_AGREE_H
 #define DCP_CORE_COLLECTIVE_AGREE_H
 
 #include <dcp/comm.h>
 
-/* What a rank says that ended with `rc`: its number if it failed, else more than any. */
+/* The vote of a rank that ended with `rc`: its number if it failed, else the world size.
+ */
 int dcp_agree_vote(const struct dcp_comm *comm, int rc);
 
-/* Collective where a rank failed, as all know by `least`, the least of what they said. */
+/* The rest of an agreement: `least` is the least vote of all ranks. Returns, and sets
+ * err, as dcp_agree does; collective if `least` is a rank that failed. */
 int dcp_agree_on(struct dcp_comm *comm, int64_t least, int rc, struct dcp_error *err);
 
 #endif

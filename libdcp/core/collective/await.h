@@ -14,8 +14,8 @@ int dcp_await(struct dcp_comm *comm, int (*work)(void *arg, struct dcp_error *er
               void *arg, struct dcp_error *err);
 
 /* Collective: whether the jobs of a group (NULL: none here) are done on all ranks. Once
- * they are it ends as dcp_agree does, and the group has been waited for. `rc`: this rank
- * failed before. */
+ * they are it ends as dcp_agree does, and the group has been waited for. `rc` and err:
+ * what this rank failed with before there were jobs. */
 int dcp_all_done(struct dcp_comm *comm, struct dcp_group *group, int rc, bool *out_done,
                  struct dcp_error *err);
 /* Between two of these: until this rank's work is done, but not long, the longer the more
