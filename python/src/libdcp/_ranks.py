@@ -11,7 +11,7 @@ from typing import Any, Callable, TypeVar
 
 from . import _abi
 from ._act import Act
-from ._errors import UsageError
+from ._errors import CommError, UsageError
 from ._tcp import CALLS, SAVES, Line, TcpGroup, group_of_environment
 
 ALONE = "alone"  # in place of a group: this process saves and loads by itself
@@ -98,7 +98,10 @@ class Ranks:
         if self._line is not None:
             return self._line.gather(mine)
         all_of_them: list[Any] = [None] * self.world_size
-        self._dist.all_gather_object(all_of_them, mine, group=self.group)
+        try:
+            self._dist.all_gather_object(all_of_them, mine, group=self.group)
+        except RuntimeError as why:
+            raise not_heard(why) from why
         return all_of_them
 
     def comm_of(
@@ -139,6 +142,11 @@ class Ranks:
         if n:
             source = self._dist.get_global_rank(self.group, root)
             self._dist.broadcast(_bytes(data, n), source, group=self.group)
+
+
+def not_heard(why: BaseException, rank: int = -1) -> CommError:
+    """What is raised for what torch.distributed raised: its first line says enough."""
+    return CommError(f"the ranks could not talk: {str(why).splitlines()[0]}", rank=rank)
 
 
 def _group_of(given: Any) -> Any:

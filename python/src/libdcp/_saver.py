@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from . import _abi
 from ._errors import CommError, UsageError
-from ._ranks import ByGroup, Ranks
+from ._ranks import ByGroup, Ranks, not_heard
 from ._tcp import SAVES
 
 if TYPE_CHECKING:
@@ -282,8 +282,7 @@ def call(ranks: Ranks, function: Any, *args: Any) -> None:
             raise
         if not isinstance(raised, Exception):  # Ctrl-C
             raise raised from None
-        why = str(raised).split("\n")[0]
-        raise CommError(f"the ranks could not talk: {why}", rank=failed.rank) from raised
+        raise not_heard(raised, failed.rank) from raised
 
 
 def tell(messages: list[str], stacklevel: int = 3) -> None:
