@@ -204,7 +204,7 @@ static void listen_to_rank(struct tcp_rank rank, int server, unsigned char *out_
 {
     struct dcp_tcp_talk said = { 0 };
     pthread_t thread;
-    rank.options.timeout_ms = 1000;
+    rank.options.timeout_ms = 3000;
     assert_int_equal(pthread_create(&thread, NULL, start_one, &rank), 0);
     int fd = accept(server, NULL, NULL);
     assert_int_equal(dcp_tcp_put_challenge(&said, NULL), 0);
@@ -434,7 +434,7 @@ static void other_version(void **state)
     int port, agent = tcp_group_agent(&port);
     tcp_group_fill(&rank, 1, port, "versions");
     rank.options.world_size = 2;
-    rank.options.timeout_ms = 1000;
+    rank.options.timeout_ms = 3000;
     assert_int_equal(pthread_create(&thread, NULL, start_one, &rank), 0);
     unsigned char said[DCP_TCP_CHALLENGE_BYTES];
     int fd = tcp_group_connect(port);
@@ -443,7 +443,7 @@ static void other_version(void **state)
     assert_int_equal(send(fd, said, sizeof said, MSG_NOSIGNAL), sizeof said);
     pthread_join(thread, NULL);
     expect_refusal(&rank, DCP_E_COMM, 1,
-                   "rank 1 of 2 did not connect within 1 s; a process with another "
+                   "rank 1 of 2 did not connect within 3 s; a process with another "
                    "secret, or of another job or version, was rejected");
     close(fd);
     close(agent);
