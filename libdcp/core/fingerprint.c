@@ -73,12 +73,12 @@ int dcp_fingerprint(const struct dcp_context *ctx, const struct dcp_state *state
     dcp_device_host(&host);
     comm = comm ? comm : &self;
     const struct dcp_device *device = ctx->device ? ctx->device : &host;
-    int rc = dcp_local_merge(comm, device, state, &catalog, err); /* all ranks agree */
-    if (rc)
-        return rc;
-    DCP_CLEANUP_FREE uint64_t *parts = dcp_mem_calloc(catalog->n_tensors, sizeof *parts);
-    rc = parts ? add_pieces(device, catalog, parts, err)
-               : dcp_error_memory(err, "fingerprints");
+    int rc = dcp_local_merge(comm, device, state, DCP_OK, &catalog, err);
+    DCP_CLEANUP_FREE uint64_t *parts =
+        dcp_mem_calloc(catalog ? catalog->n_tensors : 0, sizeof *parts);
+    if (!rc)
+        rc = parts ? add_pieces(device, catalog, parts, err)
+                   : dcp_error_memory(err, "fingerprints");
     rc = dcp_agree(comm, rc, err);
     if (!rc)
         rc = combine(comm, catalog, parts, err);

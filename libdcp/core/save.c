@@ -21,6 +21,7 @@
 #include "core/collective/await.h"
 #include "core/collective/fold.h"
 #include "core/integrity/finite.h"
+#include "core/integrity/stale.h"
 #include "core/parity/code.h"
 #include "core/plan/local.h"
 #include "core/plan/target.h"
@@ -56,9 +57,8 @@ struct dcp_saver {
     _Atomic bool learned;         /* its moments are not all zero */
     struct dcp_findings findings; /* of all ranks, on rank 0 */
     struct dcp_room *rooms;       /* what the files of each rank take */
-    int64_t last_step;            /* saved before, with weights of this fingerprint */
-    uint64_t last_weights;        /* 0: none */
-    bool looked;                  /* for what was there before the first save */
+    struct dcp_last_step last;
+    bool looked; /* for what was there before the first save */
     bool locked;
     struct dcp_save_base base;
     struct dcp_told told; /* warnings of all saves so far */
@@ -313,35 +313,53 @@ static int check(const struct dcp_saver *saver, const struct dcp_save_options *o
     return DCP_OK;
 }
 
+/* Collective: all know where the step is written, and what it is a delta on. */
+static int tell_opened(struct dcp_saver *saver, struct dcp_error *err)
+{
+    struct {
+        char prefix[sizeof saver->finish.prefix];
+        struct dcp_save_base_told base;
+    } told = { .base = dcp_save_base_tell(&saver->base) };
+
+    memcpy(told.prefix, saver->finish.prefix, sizeof told.prefix);
+    int rc = dcp_comm_bcast(saver->comm, &told, sizeof told, 0, err);
+    if (rc)
+        return rc;
+    memcpy(saver->finish.prefix, told.prefix, sizeof told.prefix);
+    return dcp_save_base_hear(&saver->base, &told.base, saver->comm, err);
+}
+
 int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *options,
                    const struct dcp_state *state, struct dcp_error *err)
 {
-    int rc = dcp_agree(saver->comm, check(saver, options, err), err);
+    bool is_idle = saver->phase == IDLE;
+    double started_s = dcp_clock_s();
+    struct dcp_catalog *catalog;
+    int rc = dcp_local_merge(saver->comm, saver->device, state,
+                             check(saver, options, err), &catalog, err);
 
-    if (rc)
-        return rc;
-    saver->started_s = dcp_clock_s();
-    rc = dcp_local_merge(saver->comm, saver->device, state, &saver->finish.catalog, err);
     if (!rc)
-        rc = dcp_agree(saver->comm, prepare(saver, options, err), err);
+        saver->finish.catalog = catalog;
+    if (!rc)
+        rc = prepare(saver, options, err);
+    rc = dcp_agree(saver->comm, rc, err);
     if (!rc)
         rc = share_rooms(saver, err);
     if (!rc)
         rc =
             dcp_await(saver->comm, saver->comm->rank == 0 ? open_step : NULL, saver, err);
     if (!rc)
-        rc = dcp_comm_bcast(saver->comm, saver->finish.prefix,
-                            sizeof saver->finish.prefix, 0, err);
-    if (!rc)
-        rc = dcp_save_base_tell(&saver->base, saver->comm, err);
+        rc = tell_opened(saver, err);
     if (!rc)
         rc = dcp_await(saver->comm, reserve_shard, saver, err);
     if (!rc && !in_place(saver))
         rc = dcp_agree(saver->comm, stage(saver, err), err);
     if (rc) {
-        end_save(saver);
+        if (is_idle)
+            end_save(saver);
         return rc;
     }
+    saver->started_s = started_s;
     saver->result = (struct dcp_save_result){ .step = options->step };
     for (size_t t = 0; t < saver->finish.catalog->n_tensors; t++)
         saver->result.size_bytes += dcp_tensor_bytes(&saver->finish.catalog->tensors[t]);
@@ -414,8 +432,8 @@ static void look_for_last(struct dcp_saver *saver)
     saver->looked = true;
     if (dcp_find_below(&alone, -1, saver->finish.options.step, &step, NULL))
         return; /* the run begins, or nothing is left of it */
-    saver->last_step = step.step;
-    saver->last_weights = step.weights_fingerprint;
+    saver->last.step = step.step;
+    saver->last.weights = step.weights_fingerprint;
 }
 
 static int publish(void *arg, struct dcp_error *err)
@@ -455,40 +473,6 @@ static int advance(struct dcp_saver *saver, struct dcp_error *err)
         saver->phase = IDLE;
         return DCP_OK;
     }
-}
-
-static bool has_moments(const struct dcp_catalog *catalog)
-{
-    for (size_t t = 0; t < catalog->n_tensors; t++)
-        if (dcp_finite_is_moment(&catalog->tensors[t]) && catalog->tensors[t].n_elems)
-            return true;
-    return false;
-}
-
-/* Whether what was saved looks as if it were not what was trained: the weights of the
- * step before, or moments that nothing was learned with. On rank 0. */
-static bool is_stale(struct dcp_saver *saver)
-{
-    const struct dcp_catalog *catalog = saver->finish.catalog;
-    uint64_t weights = dcp_weights_fingerprint(catalog);
-    int64_t step = saver->result.step, last = saver->last_step;
-    bool trains = !saver->finish.options.idle;
-    bool same = trains && weights && weights == saver->last_weights && step != last;
-    bool unlearned = trains && !saver->findings.learned && has_moments(catalog);
-
-    if (same)
-        dcp_log_write(saver->ctx.log, DCP_LOG_WARN,
-                      "the weights of step %" PRId64 " are those of step %" PRId64
-                      ", bit for bit: was something else trained than saved?",
-                      step, last);
-    if (unlearned)
-        dcp_log_write(saver->ctx.log, DCP_LOG_WARN,
-                      "the optimizer's moments in step %" PRId64
-                      " are all zero: was something else trained than saved?",
-                      step);
-    saver->last_step = step;
-    saver->last_weights = weights;
-    return same || unlearned;
 }
 
 /* What the next saves are deltas on. Rank 0 alone knows that a base was of no use, and
@@ -539,7 +523,10 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
             saver->result.stall_s = saver->result.write_s;
         saver->result.fingerprint = saver->finish.fingerprint;
         saver->result.diverged = saver->finish.catalog->diverged;
-        saver->result.stale = saver->comm->rank == 0 && is_stale(saver);
+        saver->result.stale = saver->comm->rank == 0 &&
+                              dcp_stale_check(&saver->last, saver->finish.catalog,
+                                              !saver->finish.options.idle,
+                                              saver->findings.learned, saver->ctx.log);
         saver->result.written_bytes = saver->finish.written_bytes;
         saver->result.base_bytes = saver->finish.base_bytes;
         note_base(saver);
@@ -554,22 +541,13 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
 int dcp_save_wait(struct dcp_saver *saver, struct dcp_save_result *out_result,
                   struct dcp_error *err)
 {
-    bool done = false;
-
-    uint64_t begin = dcp_clock_ns();
-    enum phase phase = saver->phase;
-
     /* Ranks come back to the collective often, so that one whose disk is slow is not
      * taken for dead. */
-    for (;;) {
+    for (bool done = false; !done;) {
+        dcp_pause(saver->group);
         DCP_TRY(dcp_save_poll(saver, &done, out_result, err));
-        if (done)
-            return DCP_OK;
-        if (saver->phase != phase)
-            begin = dcp_clock_ns();
-        phase = saver->phase;
-        dcp_pause(saver->group, begin);
     }
+    return DCP_OK;
 }
 
 int dcp_save(const struct dcp_context *ctx, const struct dcp_save_options *options,

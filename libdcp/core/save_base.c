@@ -99,12 +99,6 @@ int dcp_save_base_choose(struct dcp_save_base *base, const struct dcp_store *sto
 
 /* -- all ranks ----------------------------------------------------------------------- */
 
-struct told {
-    char name[64];
-    int number;
-    bool found;
-};
-
 static int share_catalog(struct dcp_save_base *base, struct dcp_comm *comm,
                          struct dcp_error *err)
 {
@@ -119,17 +113,19 @@ static int share_catalog(struct dcp_save_base *base, struct dcp_comm *comm,
     return dcp_agree(comm, rc, err);
 }
 
-int dcp_save_base_tell(struct dcp_save_base *base, struct dcp_comm *comm,
-                       struct dcp_error *err)
+struct dcp_save_base_told dcp_save_base_tell(const struct dcp_save_base *base)
 {
-    struct told told = { .number = base->number, .found = base->found };
+    struct dcp_save_base_told told = { .number = base->number, .found = base->found };
 
     memcpy(told.name, base->name, sizeof told.name);
-    int rc = dcp_comm_bcast(comm, &told, sizeof told, 0, err);
-    if (rc)
-        return rc;
-    memcpy(base->name, told.name, sizeof base->name);
-    base->number = told.number;
+    return told;
+}
+
+int dcp_save_base_hear(struct dcp_save_base *base, const struct dcp_save_base_told *told,
+                       struct dcp_comm *comm, struct dcp_error *err)
+{
+    memcpy(base->name, told->name, sizeof base->name);
+    base->number = told->number;
     base->found = false;
-    return told.found && told.name[0] ? share_catalog(base, comm, err) : DCP_OK;
+    return told->found && told->name[0] ? share_catalog(base, comm, err) : DCP_OK;
 }

@@ -20,9 +20,17 @@ struct dcp_save_base {
 int dcp_save_base_choose(struct dcp_save_base *base, const struct dcp_store *store,
                          const struct dcp_save_options *options, int world_size,
                          struct dcp_error *err);
-/* Collective: all know it, in base->name, with its catalog. Errors: COMM, MEMORY. */
-int dcp_save_base_tell(struct dcp_save_base *base, struct dcp_comm *comm,
-                       struct dcp_error *err);
+/* What rank 0 tells the others of it. */
+struct dcp_save_base_told {
+    char name[64];
+    int number;
+    bool found;
+};
+struct dcp_save_base_told dcp_save_base_tell(const struct dcp_save_base *base);
+/* Collective, when all have got that: all know it, in base->name, with its catalog.
+ * Errors: COMM, MEMORY. */
+int dcp_save_base_hear(struct dcp_save_base *base, const struct dcp_save_base_told *told,
+                       struct dcp_comm *comm, struct dcp_error *err);
 /* A full step was saved, which the next ones can be deltas on: takes its catalog. */
 void dcp_save_base_take(struct dcp_save_base *base, const char *name,
                         struct dcp_catalog **catalog);

@@ -24,7 +24,12 @@ int dcp_flat_act_begin(struct dcp_flat_act *act,
                                      .store = &act->store,
                                      .log = options->log ? &act->log : NULL,
                                      .threads = options->threads };
-    return dcp_agree(&act->talk.comm, rc, err);
+    return rc;
+}
+
+int dcp_flat_act_agree(struct dcp_flat_act *act, int rc, struct dcp_error *err)
+{
+    return act->ctx.comm ? dcp_agree(act->ctx.comm, rc, err) : rc;
 }
 
 void dcp_flat_act_end(struct dcp_flat_act *act)

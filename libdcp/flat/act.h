@@ -20,11 +20,12 @@ struct dcp_flat_act {
     struct dcp_context ctx;
 };
 
-/* Collective. What is missing on one rank ends it on all; but for a comm that is none,
- * where there is nobody to agree with. The act stays where it is; end it also after an
- * error. Errors: USAGE, IO, COMM, MEMORY. */
+/* This rank's beginning; all then agree on how each has begun. The act stays where it is;
+ * end it also after an error. Errors: USAGE, IO, MEMORY. */
 int dcp_flat_act_begin(struct dcp_flat_act *act,
                        const struct dcp_flat_act_options *options, struct dcp_error *err);
+/* As dcp_agree; but `rc` where the comm is none, and there is nobody to agree with. */
+int dcp_flat_act_agree(struct dcp_flat_act *act, int rc, struct dcp_error *err);
 void dcp_flat_act_end(struct dcp_flat_act *act);
 
 #endif

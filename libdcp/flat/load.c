@@ -28,12 +28,11 @@ int32_t dcp_flat_load(const struct dcp_flat_load_options *options,
                                                                 .log = given.log,
                                                                 .self = given.self },
                                 &why);
-    if (!rc) {
+    if (!rc)
         rc = dcp_flat_held_make(into, &held, &why);
-        if (!rc && !loaded)
-            rc = dcp_error_memory(&why, "what is loaded");
-        rc = dcp_agree(&act.talk.comm, rc, &why);
-    }
+    if (!rc && !loaded)
+        rc = dcp_error_memory(&why, "what is loaded");
+    rc = dcp_flat_act_agree(&act, rc, &why);
     if (!rc) {
         const struct dcp_load_options ours = { .step = given.step,
                                                .allow_cast = given.allow_cast,

@@ -39,8 +39,8 @@ int32_t dcp_flat_saver_new(const struct dcp_flat_saver_options *options,
                                                                 .self = given.self },
                                 &why);
     if (!rc)
-        rc = dcp_agree(&saver->act.talk.comm,
-                       dcp_saver_new(&saver->act.ctx, &saver->saver, &why), &why);
+        rc = dcp_saver_new(&saver->act.ctx, &saver->saver, &why);
+    rc = dcp_flat_act_agree(&saver->act, rc, &why);
     if (rc) {
         dcp_flat_saver_free(saver);
         return dcp_flat_fail(err, rc, &why);
@@ -98,7 +98,7 @@ int32_t dcp_flat_save_start(struct dcp_flat_saver *saver,
     int rc = read_options(&given, &ours, &export, &why);
     if (!rc)
         rc = dcp_flat_held_make(state, &held, &why);
-    rc = dcp_agree(&saver->act.talk.comm, rc, &why);
+    rc = dcp_flat_act_agree(&saver->act, rc, &why);
     if (!rc)
         rc = dcp_save_start(saver->saver, &ours, &held.state, &why);
     dcp_flat_held_free(&held);

@@ -130,6 +130,7 @@ struct run {
     const struct dcp_store *store;
     bool load, aside; /* aside: a save by a saver, which stages the state */
     bool exports;     /* a save with a consolidated export */
+    bool crowd;       /* of so many tensors that no message fits the room that is ready */
     bool columns;     /* a load of what is proved by all ranks together */
     enum dcp_codec codec;
     int n_tensors, parity, fails; /* the rank whose allocation fails, */
@@ -172,6 +173,31 @@ static void half_of_columns(struct dcp_local_tensor *local, int rank)
         (struct dcp_region){ .kind = DCP_BOX, .offset = offset, .size = size };
 }
 
+enum { CROWD = 300 };
+
+/* Tensors of two numbers, of which each rank has one. */
+static void be_crowd(struct dcp_state *state, int rank)
+{
+    static const int64_t shape[1] = { WORLD_SIZE };
+    static _Thread_local struct dcp_local_tensor locals[CROWD];
+    static _Thread_local char names[CROWD][16];
+    static _Thread_local int32_t data[CROWD];
+
+    for (int i = 0; i < CROWD; i++) {
+        snprintf(names[i], sizeof names[i], "crowd.%d", i);
+        locals[i] = (struct dcp_local_tensor){
+            .name = names[i],
+            .dtype = DCP_I32,
+            .ndim = 1,
+            .shape = shape,
+            .region = { .kind = DCP_FLAT, .begin = rank, .end = rank + 1 },
+            .data = &data[i]
+        };
+    }
+    state->locals = locals;
+    state->n_locals = CROWD;
+}
+
 static void act(void *arg, struct dcp_comm *comm)
 {
     struct run *run = arg;
@@ -200,10 +226,13 @@ static void act(void *arg, struct dcp_comm *comm)
                                                  .kind = DCP_OBJECT_BYTES,
                                                  .data = padding,
                                                  .size_bytes = run->padding };
+    struct dcp_state given = sample.state;
+    if (run->crowd)
+        be_crowd(&given, rank);
     fail_in = rank == run->fails ? run->at : 0;
-    run->codes[rank] = run->load    ? dcp_load(&ctx, &load, &sample.state, NULL, NULL)
-                       : run->aside ? save_aside(&ctx, &save, &sample.state)
-                                    : dcp_save(&ctx, &save, &sample.state, NULL, NULL);
+    run->codes[rank] = run->load    ? dcp_load(&ctx, &load, &given, NULL, NULL)
+                       : run->aside ? save_aside(&ctx, &save, &given)
+                                    : dcp_save(&ctx, &save, &given, NULL, NULL);
     if (rank == run->fails) {
         run->done = fail_in == 0;
         fail_in = 0;
@@ -279,6 +308,23 @@ static void saves_of_many_sizes(void **state)
             run.at++;
 }
 
+static void crowds(void **state)
+{
+    struct dcp_store store;
+    struct run run = { .n_tensors = 1, .crowd = true };
+
+    (void)state;
+    each(&run);
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    run.store = &store;
+    run.fails = -1;
+    rank_threads_run(WORLD_SIZE, act, &run);
+    assert_int_equal(run.codes[0], 0);
+    run.load = true;
+    each(&run);
+    dcp_store_free(&store);
+}
+
 static void loads(void **state)
 {
     struct dcp_store store;
@@ -322,6 +368,7 @@ int main(void)
         cmocka_unit_test(saves),
         cmocka_unit_test(saves_with_an_export),
         cmocka_unit_test(saves_of_many_sizes),
+        cmocka_unit_test(crowds),
         cmocka_unit_test(loads),
         cmocka_unit_test(loads_of_columns),
     };

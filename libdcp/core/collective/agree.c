@@ -49,15 +49,24 @@ int dcp_agree_on(struct dcp_comm *comm, int64_t least, int rc, struct dcp_error 
     return told.code;
 }
 
-int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
+int dcp_agree_least(struct dcp_comm *comm, int rc, int64_t *number, struct dcp_error *err)
 {
     struct dcp_error why = { 0 };
-    int64_t least = 0;
+    int64_t least = 0, mine = dcp_agree_vote(comm, rc);
 
     if (comm->world_size == 1)
         return rc;
-    int lost = dcp_comm_least(comm, dcp_agree_vote(comm, rc), &least, &why);
+    int lost = dcp_comm_least(comm, rc ? mine : mine + *number, &least, &why);
     if (lost)
         return not_heard(rc, lost, &why, err);
-    return dcp_agree_on(comm, least, rc, err);
+    if (least < comm->world_size)
+        return dcp_agree_on(comm, least, rc, err);
+    *number = least - comm->world_size;
+    return DCP_OK;
+}
+
+int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
+{
+    int64_t none = 0;
+    return dcp_agree_least(comm, rc, &none, err);
 }

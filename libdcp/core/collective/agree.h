@@ -1,9 +1,15 @@
-/* agree: dcp_agree (see <dcp/comm.h>) in two halves, for votes that go round together
- * with something else. */
+/* agree: dcp_agree (see <dcp/comm.h>) with a number that goes round in the same message,
+ * and in two halves. */
 #ifndef DCP_CORE_COLLECTIVE_AGREE_H
 #define DCP_CORE_COLLECTIVE_AGREE_H
 
 #include <dcp/comm.h>
+
+/* As dcp_agree. Where all ranks went well *number, 0 to DCP_AGREE_MOST, is the least of
+ * those that they gave. */
+#define DCP_AGREE_MOST (INT64_MAX - INT32_MAX)
+int dcp_agree_least(struct dcp_comm *comm, int rc, int64_t *number,
+                    struct dcp_error *err);
 
 /* The vote of a rank that ended with `rc`: its number if it failed, else the world size.
  */

@@ -1,11 +1,9 @@
 #include "await.h"
 #include "agree.h"
-#include "base/clock.h"
 #include "base/pool.h"
 
 enum { AT_WORK = -1 }; /* less than what any rank that is done says */
-/* Who works comes back when an eighth of the time that went by has passed again. */
-enum { FIRST_PAUSE_US = 100, LAST_PAUSE_US = 20000, SHARE = 8 };
+enum { PAUSE_US = 20000 };
 
 int dcp_all_done(struct dcp_comm *comm, struct dcp_group *group, int rc, bool *out_done,
                  struct dcp_error *err)
@@ -23,27 +21,22 @@ int dcp_all_done(struct dcp_comm *comm, struct dcp_group *group, int rc, bool *o
     return dcp_agree_on(comm, least, rc, err);
 }
 
-void dcp_pause(struct dcp_group *group, uint64_t begin_ns)
+void dcp_pause(struct dcp_group *group)
 {
-    uint64_t us = (dcp_clock_ns() - begin_ns) / 1000 / SHARE;
-
-    us = us > FIRST_PAUSE_US ? us : FIRST_PAUSE_US;
-    dcp_group_done_within(group, us < LAST_PAUSE_US ? us : LAST_PAUSE_US);
+    dcp_group_done_within(group, PAUSE_US);
 }
 
 /* Until the work is done on all ranks, or one of them is gone. */
 static int poll_all(struct dcp_comm *comm, struct dcp_group *group, int rc,
                     struct dcp_error *err)
 {
-    uint64_t begin = dcp_clock_ns();
-
     for (;;) {
         bool done = false;
+        if (group)
+            dcp_pause(group);
         int failed = dcp_all_done(comm, group, rc, &done, err);
         if (failed || done)
             return failed;
-        if (group)
-            dcp_pause(group, begin);
     }
 }
 

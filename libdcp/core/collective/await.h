@@ -18,9 +18,9 @@ int dcp_await(struct dcp_comm *comm, int (*work)(void *arg, struct dcp_error *er
  * what this rank failed with before there were jobs. */
 int dcp_all_done(struct dcp_comm *comm, struct dcp_group *group, int rc, bool *out_done,
                  struct dcp_error *err);
-/* Between two of these: until this rank's work is done, but not long, the longer the more
- * time went by since it began. A rank that is done does not wait here, but in the next
- * call, for those that are not: so all go on as soon as the last one is done. */
-void dcp_pause(struct dcp_group *group, uint64_t begin_ns);
+/* Before each of these: until this rank's work is done, but not long. A rank that is done
+ * does not wait here, but in the call, for those that are not: so all go on as soon as
+ * the last one is done, and work that does not take long costs one call. */
+void dcp_pause(struct dcp_group *group);
 
 #endif

@@ -16,20 +16,22 @@ int dcp_fold(struct dcp_comm *comm, enum dcp_fold how, void *bytes, size_t n,
              struct dcp_error *err)
 {
     size_t world_size = (size_t)comm->world_size, each = SLICE_BYTES / world_size, m;
-    DCP_CLEANUP_FREE size_t *sizes = dcp_mem_calloc(world_size, sizeof *sizes);
+    bool needs_all = comm->rank == 0 || !comm->ops->gather;
     unsigned char *mine = bytes;
-    int rc = sizes ? DCP_OK : dcp_error_memory(err, "what all ranks add up");
 
     if (world_size == 1)
-        return rc;
-    rc = dcp_agree(comm, rc, err);
+        return DCP_OK;
     each = each < LEAST_BYTES ? LEAST_BYTES : each;
+    each = each < n ? each : n;
+    DCP_CLEANUP_FREE unsigned char *all =
+        needs_all ? dcp_mem_calloc(world_size, each) : NULL;
+    int rc = needs_all && !all ? dcp_error_memory(err, "what all ranks add up") : DCP_OK;
+    rc = dcp_agree(comm, rc, err);
     for (size_t at = 0; at < n && !rc; at += m) {
-        DCP_CLEANUP_FREE void *all = NULL;
         m = n - at < each ? n - at : each;
-        rc = dcp_comm_gatherv(comm, mine + at, m, &all, sizes, err);
+        rc = dcp_comm_gather(comm, mine + at, m, all, err);
         for (size_t r = 1; r < world_size && comm->rank == 0 && !rc; r++)
-            fold(how, mine + at, (unsigned char *)all + r * m, m);
+            fold(how, mine + at, all + r * m, m);
     }
     return rc ? rc : n ? dcp_comm_bcast(comm, bytes, n, 0, err) : DCP_OK;
 }

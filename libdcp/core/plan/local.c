@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "core/catalog/pack.h"
 #include "core/collective/bcast.h"
+#include "core/collective/gather.h"
 #include "deals.h"
 #include "holdings.h"
 #include <string.h>
@@ -99,27 +100,28 @@ static int pack_message(const struct dcp_catalog *mine, const struct dcp_device 
 }
 
 /* Collective. Rank 0 hears what all hold, and all hear what it deals. The pieces of the
- * catalog become *out_held; on rank 0 it has the deals then. */
-static int exchange(struct dcp_comm *comm, const struct dcp_device *device,
+ * catalog become *out_held; on rank 0 it has the deals then. rc and err: how this rank
+ * came here, with a catalog or without. */
+static int exchange(struct dcp_comm *comm, const struct dcp_device *device, int rc,
                     struct dcp_catalog *catalog, struct dcp_piece **out_held,
                     struct dcp_buf *out_deals, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf message = { 0 };
-    DCP_CLEANUP_FREE size_t *sizes =
-        dcp_mem_calloc((size_t)comm->world_size, sizeof *sizes);
-    DCP_CLEANUP_FREE void *all = NULL;
+    DCP_CLEANUP_GATHERED struct dcp_gathered told = { 0 };
     uint64_t list = 0;
-    int rc = sizes ? pack_message(catalog, device, &message, &list, err)
-                   : dcp_error_memory(err, "an exchange");
 
-    *out_held = catalog->pieces;
-    catalog->pieces = NULL;
-    catalog->n_pieces = catalog->cap_pieces = 0;
-    rc = dcp_agree(comm, rc, err); /* nobody enters the exchange unless all can */
     if (!rc)
-        rc = dcp_comm_gatherv(comm, message.data, message.size_bytes, &all, sizes, err);
+        rc = pack_message(catalog, device, &message, &list, err);
+    if (!rc) {
+        *out_held = catalog->pieces;
+        catalog->pieces = NULL;
+        catalog->n_pieces = catalog->cap_pieces = 0;
+    }
+    rc = dcp_gather_buf(comm, false, &message, rc, &told, err);
+    if (rc && rc != DCP_E_COMM) /* all ranks know */
+        return rc;
     if (!rc && comm->rank == 0) {
-        rc = merge(list, all, sizes, catalog, err);
+        rc = merge(list, told.all, told.sizes, catalog, err);
         if (!rc)
             dcp_deals_pack(catalog, out_deals);
     }
@@ -193,30 +195,37 @@ static int add_rest(const struct dcp_state *state, int world_size,
     return DCP_OK;
 }
 
+/* What this rank has, before it hears of the others. */
+static int list_state(struct dcp_comm *comm, const struct dcp_state *state,
+                      struct dcp_catalog **out_catalog, struct dcp_error *err)
+{
+    int rc = check_state(state, comm->world_size, err);
+
+    if (!rc)
+        rc = dcp_local_catalog(state, comm->rank, false, out_catalog, err);
+    if (!rc)
+        rc = add_rest(state, comm->world_size, *out_catalog, err);
+    if (rc != DCP_E_CORRUPT)
+        return rc;
+    if (err)
+        err->code = DCP_E_USAGE;
+    return DCP_E_USAGE; /* the caller's mistake, not a file's */
+}
+
 int dcp_local_merge(struct dcp_comm *comm, const struct dcp_device *device,
-                    const struct dcp_state *state, struct dcp_catalog **out_catalog,
-                    struct dcp_error *err)
+                    const struct dcp_state *state, int rc,
+                    struct dcp_catalog **out_catalog, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf deals = { 0 };
     DCP_CLEANUP_FREE struct dcp_piece *held = NULL;
     struct dcp_catalog *catalog = NULL;
-    int rc = check_state(state, comm->world_size, err);
 
     *out_catalog = NULL;
     if (!rc)
-        rc = dcp_local_catalog(state, comm->rank, false, &catalog, err);
+        rc = list_state(comm, state, &catalog, err);
+    rc = exchange(comm, device, rc, catalog, &held, &deals, err);
     if (!rc)
-        rc = add_rest(state, comm->world_size, catalog, err);
-    if (rc == DCP_E_CORRUPT) { /* the caller's mistake, not a file's */
-        rc = DCP_E_USAGE;
-        if (err)
-            err->code = rc;
-    }
-    rc = dcp_agree(comm, rc, err);
-    if (!rc)
-        rc = exchange(comm, device, catalog, &held, &deals, err);
-    if (!rc)
-        rc = dcp_agree(comm, take_own(held, &deals, comm->rank, catalog, err), err);
+        rc = take_own(held, &deals, comm->rank, catalog, err);
     if (rc) {
         dcp_catalog_free(catalog);
         return rc;

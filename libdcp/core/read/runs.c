@@ -2,6 +2,7 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "core/collective/bcast.h"
+#include "core/collective/gather.h"
 #include "wants.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -131,18 +132,14 @@ static int ask(struct dcp_comm *comm, struct dcp_runs *runs, const struct dcp_bu
                answer *answers, bool *out_any, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
-    DCP_CLEANUP_FREE size_t *sizes =
-        dcp_mem_calloc((size_t)comm->world_size, sizeof *sizes);
-    DCP_CLEANUP_FREE void *all = NULL;
-    int rc = dcp_buf_check(said, err);
+    DCP_CLEANUP_GATHERED struct dcp_gathered told = { 0 };
+    int rc = dcp_gather_buf(comm, false, said, DCP_OK, &told, err);
 
-    if (!rc && !sizes)
-        rc = dcp_error_memory(err, "a load");
-    rc = dcp_agree(comm, rc, err);
-    if (!rc)
-        rc = dcp_comm_gatherv(comm, said->data, said->size_bytes, &all, sizes, err);
+    *out_any = false;
+    if (rc && rc != DCP_E_COMM) /* all ranks know */
+        return rc;
     if (!rc && comm->rank == 0)
-        rc = answers(&runs->wants, all, sizes, comm->world_size, &list, err);
+        rc = answers(&runs->wants, told.all, told.sizes, comm->world_size, &list, err);
     rc = dcp_bcast_buf(comm, &list, rc, err);
     if (!rc)
         take_list(runs, &list);

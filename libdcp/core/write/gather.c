@@ -1,6 +1,7 @@
 #include "gather.h"
 #include "base/mem.h"
 #include "core/catalog/pack.h"
+#include "core/collective/gather.h"
 #include <string.h>
 
 /* Parts of fingerprints, but for those that are zero: a rank has no piece of most. */
@@ -162,19 +163,14 @@ int dcp_gather_written(struct dcp_comm *comm, struct dcp_finish *finish,
                        struct dcp_findings *findings, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf message = { 0 };
-    DCP_CLEANUP_FREE size_t *sizes =
-        dcp_mem_calloc((size_t)comm->world_size, sizeof *sizes);
-    DCP_CLEANUP_FREE void *all = NULL;
+    DCP_CLEANUP_GATHERED struct dcp_gathered told = { 0 };
+    bool to_all = finish->options.parity > 0;
 
     pack(finish, findings, comm->rank, &message);
-    int rc = sizes ? dcp_buf_check(&message, err) : dcp_error_memory(err, "a save");
-    rc = dcp_agree(comm, rc, err);
-    if (!rc && finish->options.parity)
-        rc =
-            dcp_comm_allgatherv(comm, message.data, message.size_bytes, &all, sizes, err);
-    else if (!rc)
-        rc = dcp_comm_gatherv(comm, message.data, message.size_bytes, &all, sizes, err);
-    if (!rc && all)
-        rc = unpack_all(finish, comm, all, sizes, findings, err);
+    int rc = dcp_gather_buf(comm, to_all, &message, DCP_OK, &told, err);
+    if (rc && rc != DCP_E_COMM) /* all ranks know */
+        return rc;
+    if (!rc && told.all)
+        rc = unpack_all(finish, comm, told.all, told.sizes, findings, err);
     return dcp_agree(comm, rc, err);
 }

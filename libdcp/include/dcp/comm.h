@@ -114,6 +114,10 @@ DCP_PUBLIC int dcp_comm_allgather(struct dcp_comm *comm, const void *in,
 DCP_PUBLIC int dcp_comm_bcast(struct dcp_comm *comm, void *data, size_t size_bytes,
                               int root, struct dcp_error *err);
 
+/* As allgather, for rank 0 alone; out is NULL elsewhere if the comm has the operation. */
+DCP_PUBLIC int dcp_comm_gather(struct dcp_comm *comm, const void *in, size_t size_bytes,
+                               void *out, struct dcp_error *err);
+
 /* The least of the numbers of all ranks. Errors: COMM, MEMORY. */
 DCP_PUBLIC int dcp_comm_least(struct dcp_comm *comm, int64_t mine, int64_t *out,
                               struct dcp_error *err);

@@ -44,7 +44,8 @@ class Columns:
     def __init__(self, entries: Sequence[Entry]) -> None:
         """Look through them once."""
         columns: Any = zip(*entries) if entries else [()] * len(Entry._fields)
-        names, params, roles, dtypes, shapes, offsets, sizes, _, instead = columns
+        names, params, roles, boxes, _, instead = columns
+        dtypes, shapes, offsets, sizes = zip(*boxes) if boxes else [()] * 4
         self.n = len(entries)
         self._instead: tuple[tuple[str, ...], ...] = instead
         self.names = self.params = Texts(names)

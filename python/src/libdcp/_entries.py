@@ -11,16 +11,33 @@ from ._array import Array, is_array
 from ._errors import UnsupportedError
 
 
+class Box(NamedTuple):
+    """What this rank holds of a tensor; one for all tensors that are cut alike."""
+
+    dtype: str
+    shape: tuple[int, ...]  # of the tensor
+    offset: tuple[int, ...]
+    size: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, dtype: str, shape: tuple[int, ...]) -> Box:
+        """All of it."""
+        return cls(dtype, shape, (0,) * len(shape), shape)
+
+    @classmethod
+    def none(cls, dtype: str, shape: tuple[int, ...]) -> Box:
+        """Nothing of it."""
+        nothing = (0,) * len(shape)
+        return cls(dtype, shape, nothing, nothing)
+
+
 class Entry(NamedTuple):  # there are tens of thousands: columns of them are made in C
-    """A tensor, and the box of it that this rank holds; `local` is None: nothing."""
+    """A tensor, and its memory on this rank; `local` is None: the box holds nothing."""
 
     name: str
     param: str
     role: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
-    size: tuple[int, ...]
+    box: Box
     local: Any
     #: What a step that lacks it may have instead: the weights that it is tied to, or the
     #: settings that count the updates.
@@ -28,20 +45,17 @@ class Entry(NamedTuple):  # there are tens of thousands: columns of them are mad
 
 
 class _Cut(NamedTuple):
-    """The box of this rank, which may hold nothing, of all that is cut alike."""
+    """How PyTorch says that DTensors are cut, and the box of that."""
 
-    whole: Any  # the shape, as PyTorch has it
+    meta: Any
     mesh: Any
     placements: Any
     kind: Any  # the dtype, as PyTorch has it
-    dtype: str
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
-    size: tuple[int, ...]
+    box: Box
     is_empty: bool
 
 
-_NONE_YET = _Cut(None, None, None, None, "", (), (), (), True)
+_NONE_YET = _Cut(None, None, None, None, Box("", (), (), ()), True)
 
 
 class Boxes:
@@ -62,23 +76,31 @@ class Boxes:
         param: str,
         instead: tuple[str, ...] = (),
     ) -> Entry:
-        """What this rank holds of a tensor or a DTensor, or of an array of NumPy."""
+        """What this rank holds of a tensor or a DTensor, or of an array of NumPy.
+
+        What is asked of the spec of a DTensor, and not of the DTensor, costs a tenth.
+        """
         if isinstance(tensor, self._sharded):
-            cut, local = self._part_on_rank(name, tensor)
-            _, _, _, _, dtype, shape, offset, size, _ = cut
-            return Entry(name, param, role, dtype, shape, offset, size, local, instead)
-        if is_array(tensor):
-            shape, dtype = tensor.shape, tensor.dtype.name
-            none = (0,) * len(shape)
-            return Entry(
-                name, param, role, dtype, shape, none, shape, Array(tensor), instead
-            )
-        if not self._sharded:
+            cut, spec, local = self._last, tensor._spec, tensor._local_tensor
+            if not (
+                spec.tensor_meta == cut.meta
+                and spec.mesh is cut.mesh
+                and spec.placements == cut.placements
+            ):
+                cut = self._last = self._cut_of(name, spec)
+            box = cut.box
+            if cut.is_empty:
+                local = None
+            elif local.shape != box.size or local.dtype is not cut.kind:
+                _refuse(name, box, local)
+        elif is_array(tensor):
+            box, local = Box.whole(tensor.dtype.name, tensor.shape), Array(tensor)
+        elif not self._sharded:
             self._know_pytorch()
             return self.entry_of(name, tensor, role, param, instead)
-        dtype = self._dtype_of(name, tensor.dtype)
-        part = self._part_of(name, tensor)
-        return Entry(name, param, role, dtype, *part, instead)
+        else:
+            box, local = self._part_of(name, tensor)
+        return Entry(name, param, role, box, local, instead)
 
     def _know_pytorch(self) -> None:
         import torch
@@ -101,76 +123,54 @@ class Boxes:
         self._dtypes[kind] = dtype
         return dtype
 
-    def _part_of(
-        self, name: str, tensor: Any
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Any]:
-        """Give shape, offset, size and memory of what is no DTensor."""
-        shape = tuple(tensor.shape)
+    def _part_of(self, name: str, tensor: Any) -> tuple[Box, Any]:
+        """Give the box and the memory of what is no DTensor."""
+        dtype, shape = self._dtype_of(name, tensor.dtype), tuple(tensor.shape)
         if hasattr(tensor, "local_shards"):  # of FSDP1 without a mesh
-            return shape, *self._shard_of(name, tensor.local_shards(), shape)
+            return self._shard_of(name, tensor.local_shards(), dtype, shape)
         if tensor.is_meta or tensor.layout != self._strided:
             raise UnsupportedError(
                 f"'{name}' is no dense tensor with numbers", tensor=name
             )
-        return shape, (0,) * len(shape), shape, tensor.detach()
+        return Box.whole(dtype, shape), tensor.detach()
 
     def _shard_of(
-        self, name: str, shards: Sequence[Any], shape: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        self, name: str, shards: Sequence[Any], dtype: str, shape: tuple[int, ...]
+    ) -> tuple[Box, Any]:
         if len(shards) > 1:
             raise UnsupportedError(f"'{name}' has several shards on a rank", tensor=name)
         if not shards or not shards[0].tensor.numel():
-            none = (0,) * len(shape)
-            return none, none, None
-        box = shards[0].metadata
-        local = shards[0].tensor.detach()
-        return tuple(box.shard_offsets), tuple(box.shard_sizes), local
-
-    def _part_on_rank(self, name: str, tensor: Any) -> tuple[_Cut, Any]:
-        """Give the box of a DTensor, and its memory.
-
-        What is asked of the spec, and not of the tensor, costs a tenth.
-        """
-        cut, spec, local = self._last, tensor._spec, tensor._local_tensor
-        if not (
-            spec.tensor_meta.shape == cut.whole
-            and spec.mesh is cut.mesh
-            and spec.placements == cut.placements
-            and spec.tensor_meta.dtype is cut.kind
-        ):
-            cut = self._last = self._cut_of(name, spec)
-        if cut.is_empty:
-            return cut, None
-        if local.shape != cut.size:
-            raise UnsupportedError(f"'{name}' is no box on every rank", tensor=name)
-        if local.dtype is not cut.kind:
-            raise UnsupportedError(
-                f"'{name}' is of {cut.dtype}, and its part on a rank is not", tensor=name
-            )
-        return cut, local
+            return Box.none(dtype, shape), None
+        held = shards[0].metadata
+        box = Box(dtype, shape, tuple(held.shard_offsets), tuple(held.shard_sizes))
+        return box, shards[0].tensor.detach()
 
     def _cut_of(self, name: str, spec: Any) -> _Cut:
-        meta = spec.tensor_meta
-        key = meta.shape, spec.mesh, spec.placements, meta.dtype
+        key = spec.tensor_meta, spec.mesh, spec.placements
         cut = self._known.get(key)
         if cut is None:
             cut = self._known[key] = self._compute_cut(name, *key)
         return cut
 
-    def _compute_cut(
-        self, name: str, whole: Any, mesh: Any, placements: Any, kind: Any
-    ) -> _Cut:
+    def _compute_cut(self, name: str, meta: Any, mesh: Any, placements: Any) -> _Cut:
         if any(placement.is_partial() for placement in placements):
             raise UnsupportedError(
                 f"'{name}' is a DTensor of sums that were not made (Partial)", tensor=name
             )
-        shape, dtype = tuple(whole), self._dtype_of(name, kind)
+        shape, dtype = tuple(meta.shape), self._dtype_of(name, meta.dtype)
         size, offset = self._compute(shape, mesh, placements)
         is_empty = mesh.get_coordinate() is None or 0 in size
+        box = Box(dtype, shape, tuple(offset), tuple(size))
         if is_empty:
-            offset = size = (0,) * len(shape)
-        box = tuple(offset), tuple(size)
-        return _Cut(whole, mesh, placements, kind, dtype, shape, *box, is_empty)
+            box = Box.none(dtype, shape)
+        return _Cut(meta, mesh, placements, meta.dtype, box, is_empty)
+
+
+def _refuse(name: str, box: Box, local: Any) -> None:
+    why = f"'{name}' is of {box.dtype}, and its part on a rank is not"
+    if local.shape != box.size:
+        why = f"'{name}' is no box on every rank"
+    raise UnsupportedError(why, tensor=name)
 
 
 class Staging:

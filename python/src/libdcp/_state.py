@@ -20,15 +20,24 @@ from typing import TYPE_CHECKING, Any
 from . import _abi
 from ._array import Array, is_array, no_grad
 from ._columns import Columns, ints
-from ._entries import Boxes, Entry, Staging
+from ._entries import Box, Boxes, Entry, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
-from ._values import SETTINGS, Pickle, code_of, digest, is_json, is_random, lists
+from ._values import (
+    RANDOM,
+    SETTINGS,
+    Pickle,
+    code_of,
+    digest,
+    is_json,
+    is_random,
+    lists,
+)
 
 if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
     from ._ranks import Ranks
 
-__all__ = ["MOMENTS", "Entry", "Pickle", "Staging", "State", "is_json"]
+__all__ = ["MOMENTS", "Box", "Entry", "Pickle", "Staging", "State", "is_json"]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -78,7 +87,7 @@ class State:
             self._coded.update((n, code_of(n, value)) for n, value in self._values)
         self._staging = staging
         self.is_away = staging is not None and any(
-            e.local is not None and e.local.device.type != "cpu" for e in self._entries
+            e.local is not None and not e.local.is_cpu for e in self._entries
         )
 
     def add(self, name: str, value: Any, place: Any, key: Any) -> None:
@@ -100,11 +109,11 @@ class State:
         self._entries.append(entry)
         if (
             self._step is None
-            and isinstance(entry.local, Array)
+            and type(entry.local) is Array
             and not value.flags.writeable
         ):
             raise UsageError(f"the array '{name}' cannot be loaded into: read-only")
-        if entry.dtype.startswith("uint") and is_random(value):
+        if entry.box.dtype in RANDOM and is_random(value):
             self._marks[name] = digest(json.dumps(value.tolist()).encode())
 
     def add_tensor(
@@ -171,9 +180,8 @@ class State:
             object_sizes=ints(ctypes.c_uint64, (len(o[2]) for o in objects)),
         )
 
-    def _memory_of(self, entry: Entry) -> Any:
+    def _memory_of(self, local: Any) -> Any:
         """Memory of the host that is dense: the tensor's own where that is such."""
-        local = entry.local
         if local is None or (local.is_cpu and local.is_contiguous()):
             return local
         if isinstance(local, Array):
@@ -195,7 +203,7 @@ class State:
         if self._staging is not None and self.is_away:
             self._buffers = self._staging.copies([e.local for e in self._entries])
         else:
-            self._buffers = [self._memory_of(entry) for entry in self._entries]
+            self._buffers = [self._memory_of(entry.local) for entry in self._entries]
 
     @property
     def values(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
@@ -253,10 +261,13 @@ class State:
     def facts(self) -> list[tuple[Any, ...]]:
         """What this rank tells of its tensors."""
         return [
-            (e.name, e.param, e.role, e.dtype, e.shape, e.instead) for e in self._entries
+            (e.name, e.param, e.role, e.box.dtype, e.box.shape, e.instead)
+            for e in self._entries
         ]
 
     def _check_names(self) -> None:
+        if len({entry.name for entry in self._entries}) == len(self._entries):
+            return
         seen: set[str] = set()
         for entry in self._entries:
             if entry.name in seen:
@@ -268,12 +279,11 @@ class State:
         mine = {entry.name: entry for entry in self._entries}
         united: dict[str, Entry] = {}
         for name, param, role, dtype, shape, instead in chain.from_iterable(theirs):
-            none = (0,) * len(shape)
             held = mine.get(name) or Entry(
-                name, param, role, dtype, shape, none, none, None, instead
+                name, param, role, Box.none(dtype, shape), None, instead
             )
             known = united.setdefault(name, held)
-            if (known.dtype, known.shape) != (dtype, shape):
+            if (known.box.dtype, known.box.shape) != (dtype, shape):
                 raise MismatchError(
                     f"ranks say different things of tensor '{name}'", tensor=name
                 )

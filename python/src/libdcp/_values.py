@@ -11,6 +11,7 @@ from ._array import is_array
 from ._errors import UsageError
 
 SETTINGS = "optimizer"  # the object with what an optimizer has besides tensors
+RANDOM = frozenset(("uint8", "uint32", "uint64"))  # what generators have their state in
 
 
 class Pickle(bytes):
@@ -37,9 +38,8 @@ def is_json(value: Any) -> bool:
 def is_random(tensor: Any) -> bool:
     """Whether it looks like the state of a generator: each rank has its own."""
     if is_array(tensor):
-        kinds = "uint8", "uint32", "uint64"
         small = tensor.ndim == 1 and tensor.nbytes <= 1 << 16
-        return small and tensor.dtype.name in kinds
+        return small and tensor.dtype.name in RANDOM
     import torch
 
     return (

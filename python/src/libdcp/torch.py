@@ -27,7 +27,7 @@ from ._act import Act
 from ._checkpoint import Checkpoint, open_checkpoint
 from ._errors import CommError, MismatchError, UnsupportedError
 from ._ranks import ALONE, Ranks, group_for_cpu
-from ._state import MOMENTS, Entry, Pickle, State, is_json
+from ._state import MOMENTS, Box, Entry, Pickle, State, is_json
 from ._tensor import torch_dtype
 from ._training import agreed, save, write
 
@@ -334,9 +334,10 @@ def _entries_of(
             raise UnsupportedError(
                 f"'{name}' is of {dtype}: no step holds it", tensor=name
             )
-        box = _joined(name, shape, chunks, tensors)
+        offset, size, local = _joined(name, shape, chunks, tensors)
         role, param = role_of(paths.get(name, ()), name, has_model)
-        found.append(Entry(name, param, role, dtype, shape, *box))
+        box = Box(dtype, shape, offset, size)
+        found.append(Entry(name, param, role, box, local))
     return found
 
 

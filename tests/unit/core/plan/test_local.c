@@ -47,7 +47,8 @@ static void merge(void *arg, struct dcp_comm *comm)
     for (int i = 0; i < SMALL; i++)
         data[i] = 10 * r + i;
     dcp_device_host(&host);
-    answer->codes[r] = dcp_local_merge(comm, &host, &state, &catalog, &answer->errs[r]);
+    answer->codes[r] =
+        dcp_local_merge(comm, &host, &state, DCP_OK, &catalog, &answer->errs[r]);
     if (answer->codes[r])
         return;
     answer->n_pieces[r] = catalog->n_pieces;
