@@ -10,7 +10,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 from . import _abi
-from ._entries import Entry
+from ._entries import Entries
 from ._values import check_name
 
 _ROLES = {role: i for i, role in enumerate(_abi.ROLES)}
@@ -41,17 +41,16 @@ class Texts:
 class Columns:
     """What is told of entries, and which box of each this rank holds."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Entries) -> None:
         """Look through them once."""
-        columns: Any = zip(*entries) if entries else [()] * len(Entry._fields)
-        names, params, roles, boxes, _, instead = columns
-        dtypes, shapes, offsets, sizes = zip(*boxes) if boxes else [()] * 4
+        boxes = entries.boxes
+        dtypes, shapes, offsets, sizes = zip(*boxes) if boxes else ((), (), (), ())
         self.n = len(entries)
-        self._instead: tuple[tuple[str, ...], ...] = instead
-        self.names = self.params = Texts(names)
-        if params != names:
-            self.params = Texts(params)
-        self.roles = ints(ctypes.c_int32, map(_ROLES.__getitem__, roles))
+        self._instead = list(entries.instead.items())
+        self.names = self.params = Texts(entries.names)
+        if entries.params != entries.names:
+            self.params = Texts(entries.params)
+        self.roles = ints(ctypes.c_int32, map(_ROLES.__getitem__, entries.roles))
         self.dtypes = ints(ctypes.c_int32, map(_DTYPES.__getitem__, dtypes))
         self.ndims = ints(ctypes.c_int32, map(len, shapes))
         self.shapes = _dims(shapes)
@@ -63,7 +62,6 @@ class Columns:
         """Of what ranks say alike that have the same tensors in the same order."""
         import hashlib  # which brings libraries with it
 
-        instead = [(i, names) for i, names in enumerate(self._instead) if names]
         parts = (
             self.names.memory,
             self.params.memory,
@@ -71,7 +69,9 @@ class Columns:
             self.dtypes,
             self.ndims,
             self.shapes,
-            marshal.dumps(instead, 0),  # equal values have equal bytes in this version
+            marshal.dumps(
+                self._instead, 0
+            ),  # equal values have equal bytes in this version
         )
         made = hashlib.sha256()
         for part in parts:

@@ -31,17 +31,57 @@ class Box(NamedTuple):
         return cls(dtype, shape, nothing, nothing)
 
 
-class Entry(NamedTuple):  # there are tens of thousands: columns of them are made in C
-    """A tensor, and its memory on this rank; `local` is None: the box holds nothing."""
+class Entries:
+    """Tensors of a state, and what this rank holds of each: a list for each fact.
 
-    name: str
-    param: str
-    role: str
-    box: Box
-    local: Any
-    #: What a step that lacks it may have instead: the weights that it is tied to, or the
-    #: settings that count the updates.
-    instead: tuple[str, ...] = ()
+    An object for each of tens of thousands would keep Python's collector busy.
+    """
+
+    def __init__(self) -> None:
+        """Have none."""
+        self.names: list[str] = []
+        self.params: list[str] = []
+        self.roles: list[str] = []
+        self.boxes: list[Box] = []
+        self.locals: list[Any] = []  # their memory; None: the box holds nothing
+        #: What a step that lacks one may have instead: the weights that it is tied to, or
+        #: the settings that count the updates.
+        self.instead: dict[str, tuple[str, ...]] = {}
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self.names)
+
+    def add(self, name: str, param: str, role: str, box: Box, local: Any) -> None:
+        """Take one more."""
+        self.names.append(name)
+        self.params.append(param)
+        self.roles.append(role)
+        self.boxes.append(box)
+        self.locals.append(local)
+
+    def extend(self, others: Entries) -> None:
+        """Take those, too."""
+        self.names += others.names
+        self.params += others.params
+        self.roles += others.roles
+        self.boxes += others.boxes
+        self.locals += others.locals
+        self.instead.update(others.instead)
+
+    def only(self, chosen: Sequence[int]) -> Entries:
+        """Those at some places, in that order."""
+        made = Entries()
+        for i in chosen:
+            made.add(
+                self.names[i],
+                self.params[i],
+                self.roles[i],
+                self.boxes[i],
+                self.locals[i],
+            )
+        made.instead = {n: self.instead[n] for n in made.names if n in self.instead}
+        return made
 
 
 class _Cut(NamedTuple):
@@ -68,14 +108,7 @@ class Boxes:
         self._last = _NONE_YET  # the next one is often cut alike
         self._dtypes: dict[Any, str] = {}
 
-    def entry_of(
-        self,
-        name: str,
-        tensor: Any,
-        role: str,
-        param: str,
-        instead: tuple[str, ...] = (),
-    ) -> Entry:
+    def box_of(self, name: str, tensor: Any) -> tuple[Box, Any]:
         """What this rank holds of a tensor or a DTensor, or of an array of NumPy.
 
         What is asked of the spec of a DTensor, and not of the DTensor, costs a tenth.
@@ -90,17 +123,16 @@ class Boxes:
                 cut = self._last = self._cut_of(name, spec)
             box = cut.box
             if cut.is_empty:
-                local = None
-            elif local.shape != box.size or local.dtype is not cut.kind:
+                return box, None
+            if local.shape != box.size or local.dtype is not cut.kind:
                 _refuse(name, box, local)
-        elif is_array(tensor):
-            box, local = Box.whole(tensor.dtype.name, tensor.shape), Array(tensor)
-        elif not self._sharded:
+            return box, local
+        if is_array(tensor):
+            return Box.whole(tensor.dtype.name, tensor.shape), Array(tensor)
+        if not self._sharded:
             self._know_pytorch()
-            return self.entry_of(name, tensor, role, param, instead)
-        else:
-            box, local = self._part_of(name, tensor)
-        return Entry(name, param, role, box, local, instead)
+            return self.box_of(name, tensor)
+        return self._part_of(name, tensor)
 
     def _know_pytorch(self) -> None:
         import torch

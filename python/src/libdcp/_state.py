@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from . import _abi
 from ._array import Array, is_array, no_grad
 from ._columns import Columns, ints
-from ._entries import Box, Boxes, Entry, Staging
+from ._entries import Box, Boxes, Entries, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
 from ._values import (
     RANDOM,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
     from ._ranks import Ranks
 
-__all__ = ["MOMENTS", "Box", "Entry", "Pickle", "Staging", "State", "is_json"]
+__all__ = ["MOMENTS", "Box", "Entries", "Pickle", "Staging", "State", "is_json"]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -60,12 +60,12 @@ class State:
         self._step = step  # None: a load
         self._n_ranks = ranks.world_size
         self._boxes = Boxes()
-        self._entries: list[Entry] = []
+        self._entries = Entries()
         self._columns: Columns | None = None  # of the entries, when they are asked for
         self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
         self._wanted: list[tuple[str, Any, Any]] = []  # and where a load puts them
         self._parts: list[Any] = []
-        self._left_out: list[Entry] = []
+        self._left_out = Entries()
         self._coded: dict[str, tuple[bool, bytes]] = {}
         self._marks: dict[str, bytes] = {}  # of what the ranks must not differ in
         self._rank, self._saved_by = ranks.rank, 0
@@ -87,7 +87,7 @@ class State:
             self._coded.update((n, code_of(n, value)) for n, value in self._values)
         self._staging = staging
         self.is_away = staging is not None and any(
-            e.local is not None and not e.local.is_cpu for e in self._entries
+            local is not None and not local.is_cpu for local in self._entries.locals
         )
 
     def add(self, name: str, value: Any, place: Any, key: Any) -> None:
@@ -105,15 +105,11 @@ class State:
             self._wanted.append((name, place, key))
 
     def _add_leaf(self, name: str, value: Any) -> None:
-        entry = self._boxes.entry_of(name, value, "other", name)
-        self._entries.append(entry)
-        if (
-            self._step is None
-            and type(entry.local) is Array
-            and not value.flags.writeable
-        ):
+        box, local = self._boxes.box_of(name, value)
+        self._entries.add(name, name, "other", box, local)
+        if self._step is None and type(local) is Array and not value.flags.writeable:
             raise UsageError(f"the array '{name}' cannot be loaded into: read-only")
-        if entry.box.dtype in RANDOM and is_random(value):
+        if box.dtype in RANDOM and is_random(value):
             self._marks[name] = digest(json.dumps(value.tolist()).encode())
 
     def add_tensor(
@@ -125,13 +121,13 @@ class State:
         instead: tuple[str, ...] = (),
     ) -> None:
         """Take a tensor, of the weight `param`."""
-        self._entries.append(
-            self._boxes.entry_of(name, tensor, role, param or name, instead)
-        )
+        self._entries.add(name, param or name, role, *self._boxes.box_of(name, tensor))
+        if instead:
+            self._entries.instead[name] = instead
 
-    def add_entry(self, entry: Entry) -> None:
-        """Take what this rank holds of a tensor."""
-        self._entries.append(entry)
+    def add_entries(self, entries: Entries) -> None:
+        """Take what this rank holds of tensors."""
+        self._entries.extend(entries)
         self._columns = None
 
     def add_value(self, name: str, value: Any) -> None:
@@ -201,9 +197,9 @@ class State:
             self._entries = self._united(theirs)
             self._columns = None
         if self._staging is not None and self.is_away:
-            self._buffers = self._staging.copies([e.local for e in self._entries])
+            self._buffers = self._staging.copies(self._entries.locals)
         else:
-            self._buffers = [self._memory_of(entry.local) for entry in self._entries]
+            self._buffers = [self._memory_of(local) for local in self._entries.locals]
 
     @property
     def values(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
@@ -232,7 +228,7 @@ class State:
     @property
     def may_lack(self) -> bool:
         """Whether steps can do without some of the tensors; the same on all ranks."""
-        return any(entry.instead for entry in self._entries)
+        return bool(self._entries.instead)
 
     def lacked_by(self, step: Checkpoint) -> set[str]:
         """Tensors that a step does without: it has what they follow from."""
@@ -243,51 +239,56 @@ class State:
         }
         known = counts.union(step)
         return {
-            entry.name
-            for entry in self._entries
-            if entry.name not in known and not known.isdisjoint(entry.instead)
+            name
+            for name, instead in self._entries.instead.items()
+            if name not in known and not known.isdisjoint(instead)
         }
 
     def leave_out(self, names: set[str]) -> None:
         """Do not ask the step for these; `fill` finds what they are."""
-        pairs = list(zip(self._entries, self._buffers))
-        self._left_out = [entry for entry, _ in pairs if entry.name in names]
-        kept = [pair for pair in pairs if pair[0].name not in names]
-        self._entries = [entry for entry, _ in kept]
+        places = range(len(self._entries))
+        out = [i for i in places if self._entries.names[i] in names]
+        kept = [i for i in places if self._entries.names[i] not in names]
+        self._left_out = self._entries.only(out)
+        self._entries = self._entries.only(kept)
         self._columns = None
-        self._buffers = [buffer for _, buffer in kept]
+        self._buffers = [self._buffers[i] for i in kept]
 
     @property
     def facts(self) -> list[tuple[Any, ...]]:
         """What this rank tells of its tensors."""
+        held = self._entries
         return [
-            (e.name, e.param, e.role, e.box.dtype, e.box.shape, e.instead)
-            for e in self._entries
+            (name, param, role, box.dtype, box.shape, held.instead.get(name, ()))
+            for name, param, role, box in zip(
+                held.names, held.params, held.roles, held.boxes
+            )
         ]
 
     def _check_names(self) -> None:
-        if len({entry.name for entry in self._entries}) == len(self._entries):
-            return
-        seen: set[str] = set()
-        for entry in self._entries:
-            if entry.name in seen:
-                raise UsageError(f"two tensors are called '{entry.name}'")
-            seen.add(entry.name)
+        names = self._entries.names
+        if len(set(names)) < len(names):
+            twice = next(n for i, n in enumerate(names) if n in names[:i])
+            raise UsageError(f"two tensors are called '{twice}'")
 
-    def _united(self, theirs: Sequence[Any]) -> list[Entry]:
+    def _united(self, theirs: Sequence[Any]) -> Entries:
         """Pipeline stages hold different tensors: what others have, this rank lacks."""
-        mine = {entry.name: entry for entry in self._entries}
-        united: dict[str, Entry] = {}
+        mine = {name: i for i, name in enumerate(self._entries.names)}
+        united, seen = Entries(), dict[str, Any]()
         for name, param, role, dtype, shape, instead in chain.from_iterable(theirs):
-            held = mine.get(name) or Entry(
-                name, param, role, Box.none(dtype, shape), None, instead
-            )
-            known = united.setdefault(name, held)
-            if (known.box.dtype, known.box.shape) != (dtype, shape):
+            if seen.setdefault(name, (dtype, shape)) != (dtype, shape):
                 raise MismatchError(
                     f"ranks say different things of tensor '{name}'", tensor=name
                 )
-        return list(united.values())
+            if len(united) == len(seen):
+                continue
+            if name in mine:
+                united.extend(self._entries.only([mine[name]]))
+                continue
+            united.add(name, param, role, Box.none(dtype, shape), None)
+            if instead:
+                united.instead[name] = instead
+        return united
 
     # -- after a load ------------------------------------------------------------------
 
@@ -302,9 +303,9 @@ class State:
         self._objects, self._saved_by, self._trust = objects, saved_by, trust
         self._others: set[str] = set()
         with no_grad():
-            for entry, buffer in zip(self._entries, self._buffers):
-                if entry.local is not None and buffer is not entry.local:
-                    entry.local.copy_(buffer)
+            for local, buffer in zip(self._entries.locals, self._buffers):
+                if buffer is not local:
+                    local.copy_(buffer)
             self._fill_left_out()
         for name, place, key in self._wanted:
             value = self.value_of(name)
@@ -315,15 +316,16 @@ class State:
         return self._others
 
     def _fill_left_out(self) -> None:
-        loaded = {entry.name: entry.local for entry in self._entries}
-        for entry in self._left_out:
-            if entry.local is None:
+        loaded = dict(zip(self._entries.names, self._entries.locals))
+        for name, local in zip(self._left_out.names, self._left_out.locals):
+            if local is None:
                 continue
-            tied = [loaded[name] for name in entry.instead if name in loaded]
+            instead = self._left_out.instead[name]
+            tied = [loaded[other] for other in instead if other in loaded]
             if tied:
-                entry.local.copy_(tied[0])
+                local.copy_(tied[0])
             else:
-                entry.local.fill_(self.value_of(entry.instead[0])["step"])
+                local.fill_(self.value_of(instead[0])["step"])
 
     def value_of(self, name: str) -> Any:
         """Give a plain value that was loaded: this rank's own, where it has one."""

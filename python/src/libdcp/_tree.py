@@ -14,7 +14,7 @@ from typing import Any
 from . import _abi
 from ._act import Act
 from ._checkpoint import open_checkpoint
-from ._entries import Boxes, Entry
+from ._entries import Boxes, Entries
 from ._errors import NotFoundError, UnsupportedError
 from ._ranks import ALONE, Ranks
 from ._state import State
@@ -42,8 +42,7 @@ def save_tree(
     def make() -> State:
         flat.objects[_tree_of(ranks.rank)] = flat.coded(tree, ())
         made = State({}, ranks, step)
-        for entry in flat.entries:
-            made.add_entry(entry)
+        made.add_entries(flat.entries)
         return made
 
     made = agreed(make, ranks)
@@ -82,7 +81,7 @@ class _Flat:
     """A state that becomes JSON, with its tensors and pickles beside it."""
 
     def __init__(self, prefix: str) -> None:
-        self.entries: list[Entry] = []
+        self.entries = Entries()
         self.objects: dict[str, Any] = {}
         self._prefix = prefix
         self._boxes = Boxes()
@@ -143,7 +142,7 @@ class _Flat:
         if tensor.numel() == 0 or key not in self._known:
             name = self._name_of(path)
             role, param = role_of(path, ".".join(path), True)
-            self.entries.append(self._boxes.entry_of(name, tensor, role, param))
+            self.entries.add(name, param, role, *self._boxes.box_of(name, tensor))
             self._known[key] = name
         return {"tensor": self._known[key]}
 

@@ -27,7 +27,7 @@ from ._act import Act
 from ._checkpoint import Checkpoint, open_checkpoint
 from ._errors import CommError, MismatchError, UnsupportedError
 from ._ranks import ALONE, Ranks, group_for_cpu
-from ._state import MOMENTS, Box, Entry, Pickle, State, is_json
+from ._state import MOMENTS, Box, Entries, Pickle, State, is_json
 from ._tensor import torch_dtype
 from ._training import agreed, save, write
 
@@ -96,8 +96,7 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
 
         def make() -> State:
             state = State({}, ranks, self._step)
-            for entry in _entries_of(plan, planner, values, scattered, ranks.rank):
-                state.add_entry(entry)
+            state.add_entries(_entries_of(plan, planner, values, scattered, ranks.rank))
             return state
 
         made = agreed(make, ranks)
@@ -310,14 +309,14 @@ def _entries_of(
     values: dict[str, Any],
     scattered: dict[str, list[Any]],
     rank: int,
-) -> list[Entry]:
+) -> Entries:
     """What this rank writes of tensors; `values` gets what is none."""
     for item in plan.items:
         if item.type == WriteItemType.BYTE_IO:
             values[item.index.fqn] = _value_of(planner.resolve_data(item).getvalue())
     paths = plan.planner_data or {}
     has_model = any(len(p) > 1 and p[0] in MODELS for p in paths.values())
-    found = []
+    found = Entries()
     pairs_of = {
         name: [(part.tensor_data, planner.resolve_data(part).detach()) for part in parts]
         for name, parts in _tensors_of(plan).items()
@@ -337,7 +336,7 @@ def _entries_of(
         offset, size, local = _joined(name, shape, chunks, tensors)
         role, param = role_of(paths.get(name, ()), name, has_model)
         box = Box(dtype, shape, offset, size)
-        found.append(Entry(name, param, role, box, local))
+        found.add(name, param, role, box, local)
     return found
 
 
