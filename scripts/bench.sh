@@ -52,8 +52,8 @@ declare -A brief=()
 if [ "${#names[@]}" -eq 0 ]; then
     all=true
     names=(saves reshards scale codec)
-    brief=([convert]="--gib 1 --runs 2" [codec]="--mib 8 --runs 3"
-        [python_saves]="--gib 1 --tensors 2000")
+    brief=([convert]="--gib 1 --runs 2" [codec]="--mib 8 --runs 2"
+        [python_saves]="--gib 1 --tensors 1000")
     if [ -x "${DCP_PEERS:-$build/.venv-peers/bin/python}" ]; then
         names+=(convert)
     else

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from datetime import timedelta
 
 import pytest
 from conftest import peer
@@ -133,6 +134,22 @@ def test_a_dead_rank(tmp_path):
         run_ranks(2, die, tmp_path)
     assert (tmp_path / "told").exists()
     assert not list(tmp_path.glob("step-*"))
+
+
+def die_before(path):
+    """Rank 1 is gone before the first of such saves, for which a group is made."""
+    group = dist.new_group(timeout=timedelta(seconds=20), backend="gloo")
+    if dist.get_rank() == 1:
+        os._exit(0)
+    with pytest.raises(libdcp.CommError, match="could not talk"):
+        libdcp.save_async({"w": torch.ones(4)}, path, step=1, group=group)
+    (path / "told").write_text("x", encoding="ascii")
+
+
+def test_a_rank_that_is_dead_before(tmp_path):
+    with pytest.raises(AssertionError, match="the rank died"):
+        run_ranks(2, die_before, tmp_path)
+    assert os.listdir(tmp_path) == ["told"]
 
 
 SCRIPT = """

@@ -297,12 +297,14 @@ def test_a_dead_rank(tmp_path):
 def test_values(tmp_path):
     """What is no JSON is a pickle, which is only loaded when the caller says so."""
     run = tmp_path / "run"
-    libdcp.save({"set": {1, 2}, "tuple": (1, 2), "w": torch.ones(3)}, run, step=1)
-    state = {"set": None, "tuple": None, "w": torch.zeros(3)}
+    odd = ["a\0b", {"half \ud800": "of a character"}]  # no JSON that the library reads
+    values = {"set": {1, 2}, "tuple": (1, 2), "nul": odd[0], "half": odd[1]}
+    libdcp.save({**values, "w": torch.ones(3)}, run, step=1)
+    state = {**dict.fromkeys(values), "w": torch.zeros(3)}
     with pytest.raises(libdcp.UnsupportedError, match="is a pickle"):
         libdcp.load(state, run)
     libdcp.load(state, run, trust_pickles=True)
-    assert (state["set"], state["tuple"]) == ({1, 2}, (1, 2))
+    assert {name: state[name] for name in values} == values
     with pytest.raises(libdcp.NotFoundError, match="'other'"):
         libdcp.load({"w": torch.zeros(3), "other": 1}, run)
 

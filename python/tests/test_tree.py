@@ -34,7 +34,7 @@ def test_trees(tmp_path):
         "same": [weight, (weight, weight[:1])],
         "ordered": collections.OrderedDict(b=1, a=(2.5, "x")),
         "size": torch.Size([2, 3]),
-        "odd": [math.inf, -1 << 70, b"\0\xff", {1, 2}, torch.float16],
+        "odd": [math.inf, -1 << 70, b"\0\xff", {1, 2}, torch.float16, "a\0b"],
         "path": pathlib.Path("/a/b"),
         "device": torch.device("cpu"),
         "": {(1, "x"): True},

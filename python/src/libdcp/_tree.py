@@ -19,7 +19,7 @@ from ._errors import NotFoundError, UnsupportedError
 from ._ranks import ALONE, Ranks
 from ._state import State
 from ._training import agreed, write
-from ._values import Pickle
+from ._values import Pickle, is_text
 
 TREE = "tree"  # the object that says how a state is nested; of rank 3, "tree.3"
 
@@ -96,7 +96,9 @@ class _Flat:
             return self._coded_tensor(value, path)
         if isinstance(value, float) and not math.isfinite(value):
             return {"float": str(value)}
-        if value is None or type(value) in (bool, str, float):
+        if value is None or type(value) in (bool, float):
+            return value
+        if type(value) is str and is_text(value):
             return value
         if type(value) is int and abs(value) < 1 << 63:
             return value

@@ -24,15 +24,26 @@ def lists(value: Any) -> Any:
 
 def is_json(value: Any) -> bool:
     """Whether it comes back as it is."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return not isinstance(value, int) or abs(value) < 1 << 63
+    if isinstance(value, str):
+        return is_text(value)
     if isinstance(value, float):
         return math.isfinite(value)
     if type(value) is list:
         return all(is_json(item) for item in value)
     if type(value) is dict:
-        return all(isinstance(k, str) and is_json(v) for k, v in value.items())
+        return all(
+            isinstance(k, str) and is_text(k) and is_json(v) for k, v in value.items()
+        )
     return False
+
+
+def is_text(value: str) -> bool:
+    """Whether the library can have it: UTF-8 that ends at the first NUL."""
+    return "\0" not in value and (
+        value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
+    )
 
 
 def is_random(tensor: Any) -> bool:
@@ -52,8 +63,8 @@ def is_random(tensor: Any) -> bool:
 
 
 def check_name(name: str) -> None:
-    """See that the library can have it: UTF-8 that ends at the first NUL."""
-    if "\0" in name or any("\ud800" <= c <= "\udfff" for c in name):
+    """See that it is one that steps can have."""
+    if not is_text(name):
         raise UsageError(f"{name!r} is no name: it has a NUL or half a character in it")
 
 
