@@ -180,7 +180,7 @@ static void be_crowd(struct dcp_state *state, int rank)
 {
     static const int64_t shape[1] = { WORLD_SIZE };
     static _Thread_local struct dcp_local_tensor locals[CROWD];
-    static _Thread_local char names[CROWD][16];
+    static _Thread_local char names[CROWD][32];
     static _Thread_local int32_t data[CROWD];
 
     for (int i = 0; i < CROWD; i++) {
