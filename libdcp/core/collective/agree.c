@@ -2,15 +2,16 @@
  * a sentence only where one did. */
 #include "agree.h"
 
-/* What a rank tells of its own failure. */
+/* What a rank tells of its failure: whose it is, where that was found out before. */
 static struct dcp_error telling(int rank, int rc, const struct dcp_error *err)
 {
     struct dcp_error told = { 0 };
 
     if (err)
         told = *err;
+    if (!told.code || told.rank < 0)
+        told.rank = rank;
     told.code = rc;
-    told.rank = rc == DCP_E_COMM && told.rank >= 0 ? told.rank : rank;
     return told;
 }
 

@@ -5,6 +5,10 @@
 
 #include <dcp/comm.h>
 
+/* Room that a rank has before it agrees on how much is to come: what is larger takes one
+ * more agreement, on who has the memory. */
+enum { DCP_READY_BYTES = 4096 };
+
 /* As dcp_agree. Where all ranks went well *number, 0 to DCP_AGREE_MOST, is the least of
  * those that they gave. */
 #define DCP_AGREE_MOST (INT64_MAX - INT32_MAX)

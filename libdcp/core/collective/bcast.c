@@ -1,9 +1,6 @@
 #include "bcast.h"
 #include "agree.h"
 
-/* Room that every rank has before it knows how much comes. */
-enum { READY_BYTES = 4096 };
-
 int dcp_bcast_buf(struct dcp_comm *comm, struct dcp_buf *buf, int rc,
                   struct dcp_error *err)
 {
@@ -11,15 +8,15 @@ int dcp_bcast_buf(struct dcp_comm *comm, struct dcp_buf *buf, int rc,
     int64_t n = gives ? (int64_t)buf->size_bytes : DCP_AGREE_MOST;
 
     if (!gives && !rc)
-        dcp_buf_add_fill(buf, 0, READY_BYTES);
+        dcp_buf_add_fill(buf, 0, DCP_READY_BYTES);
     if (!rc)
         rc = dcp_buf_check(buf, err);
     rc = dcp_agree_least(comm, rc, &n, err);
     if (rc || comm->world_size == 1)
         return rc;
-    if (n > READY_BYTES) {
+    if (n > DCP_READY_BYTES) {
         if (!gives)
-            dcp_buf_add_fill(buf, 0, (size_t)n - READY_BYTES);
+            dcp_buf_add_fill(buf, 0, (size_t)n - DCP_READY_BYTES);
         rc = dcp_agree(comm, dcp_buf_check(buf, err), err);
     }
     if (rc)

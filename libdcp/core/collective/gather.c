@@ -5,9 +5,6 @@
 #include "base/mem.h"
 #include <string.h>
 
-/* Room for all parts that every rank has before it knows how large they are. */
-enum { READY_BYTES = 4096 };
-
 struct parts {
     unsigned char *bytes; /* `n` parts, and behind them the one that is sent */
     size_t n, each;
@@ -21,7 +18,7 @@ static int make_room(struct dcp_comm *comm, struct parts *parts, size_t largest,
     size_t world_size = (size_t)comm->world_size;
 
     parts->each = sizeof largest + largest;
-    if (parts->each <= READY_BYTES / (world_size + 1))
+    if (parts->each <= DCP_READY_BYTES / (world_size + 1))
         return DCP_OK;
     free(parts->bytes);
     parts->bytes = dcp_mem_calloc(parts->n + 1, parts->each);
@@ -64,7 +61,7 @@ static int gather(struct dcp_comm *comm, bool to_all, const void *in, size_t siz
     int64_t least = DCP_AGREE_MOST - (int64_t)size_bytes;
 
     *out = NULL;
-    parts.bytes = dcp_mem_calloc(1, READY_BYTES);
+    parts.bytes = dcp_mem_calloc(1, DCP_READY_BYTES);
     if (!rc && !parts.bytes)
         rc = dcp_error_memory(err, "the answers of all ranks");
     rc = dcp_agree_least(comm, rc, &least, err);

@@ -13,7 +13,8 @@ struct dcp_gathered {
 
 /* Collective. What each rank has in buf goes to rank 0, or to all. It begins as dcp_agree
  * does: rc and err are how each rank came here, and nothing is gathered if one failed.
- * All ranks return alike, but where they do not hear each other (COMM). */
+ * What
+ * all agreed on may be agreed on once more: it stays the same. */
 int dcp_gather_buf(struct dcp_comm *comm, bool to_all, const struct dcp_buf *buf, int rc,
                    struct dcp_gathered *out, struct dcp_error *err);
 

@@ -118,8 +118,6 @@ static int exchange(struct dcp_comm *comm, const struct dcp_device *device, int 
         catalog->n_pieces = catalog->cap_pieces = 0;
     }
     rc = dcp_gather_buf(comm, false, &message, rc, &told, err);
-    if (rc && rc != DCP_E_COMM) /* all ranks know */
-        return rc;
     if (!rc && comm->rank == 0) {
         rc = merge(list, told.all, told.sizes, catalog, err);
         if (!rc)

@@ -135,9 +135,6 @@ static int ask(struct dcp_comm *comm, struct dcp_runs *runs, const struct dcp_bu
     DCP_CLEANUP_GATHERED struct dcp_gathered told = { 0 };
     int rc = dcp_gather_buf(comm, false, said, DCP_OK, &told, err);
 
-    *out_any = false;
-    if (rc && rc != DCP_E_COMM) /* all ranks know */
-        return rc;
     if (!rc && comm->rank == 0)
         rc = answers(&runs->wants, told.all, told.sizes, comm->world_size, &list, err);
     rc = dcp_bcast_buf(comm, &list, rc, err);

@@ -69,9 +69,8 @@ class Columns:
             self.dtypes,
             self.ndims,
             self.shapes,
-            marshal.dumps(
-                self._instead, 0
-            ),  # equal values have equal bytes in this version
+            # Equal values have equal bytes in version 0.
+            marshal.dumps(self._instead, 0),
         )
         made = hashlib.sha256()
         for part in parts:

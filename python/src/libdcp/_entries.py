@@ -90,12 +90,11 @@ class _Cut(NamedTuple):
     meta: Any
     mesh: Any
     placements: Any
-    kind: Any  # the dtype, as PyTorch has it
     box: Box
     is_empty: bool
 
 
-_NONE_YET = _Cut(None, None, None, None, Box("", (), (), ()), True)
+_NONE_YET = _Cut(None, None, None, Box("", (), (), ()), True)
 
 
 class Boxes:
@@ -124,7 +123,7 @@ class Boxes:
             box = cut.box
             if cut.is_empty:
                 return box, None
-            if local.shape != box.size or local.dtype is not cut.kind:
+            if local.shape != box.size or local.dtype is not cut.meta.dtype:
                 _refuse(name, box, local)
             return box, local
         if is_array(tensor):
@@ -195,7 +194,7 @@ class Boxes:
         box = Box(dtype, shape, tuple(offset), tuple(size))
         if is_empty:
             box = Box.none(dtype, shape)
-        return _Cut(meta, mesh, placements, meta.dtype, box, is_empty)
+        return _Cut(meta, mesh, placements, box, is_empty)
 
 
 def _refuse(name: str, box: Box, local: Any) -> None:

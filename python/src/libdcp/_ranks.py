@@ -182,10 +182,6 @@ def group_beside(dist: Any, group: Any) -> Any:
     """A group of the same ranks for a thread: training's calls never meet its own."""
     group = group or dist.group.WORLD
     if group not in _beside:
-        try:  # a rank that is gone is heard of at once; new_group waits for its time-out
-            dist.barrier(group_for_cpu(dist, group))
-        except RuntimeError as why:
-            raise not_heard(why) from why
         _beside[group] = _like(dist, group)
     return _beside[group]
 

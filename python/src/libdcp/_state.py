@@ -7,6 +7,7 @@ import functools
 import json
 import pickle
 import sys
+from collections import Counter
 from collections.abc import (
     Iterator,
     Mapping,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
     from ._ranks import Ranks
 
-__all__ = ["MOMENTS", "Box", "Entries", "Pickle", "Staging", "State", "is_json"]
+__all__ = ["MOMENTS", "Pickle", "Staging", "State", "is_json"]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -268,7 +269,7 @@ class State:
     def _check_names(self) -> None:
         names = self._entries.names
         if len(set(names)) < len(names):
-            twice = next(n for i, n in enumerate(names) if n in names[:i])
+            twice = next(name for name, n in Counter(names).items() if n > 1)
             raise UsageError(f"two tensors are called '{twice}'")
 
     def _united(self, theirs: Sequence[Any]) -> Entries:

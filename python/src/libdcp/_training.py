@@ -187,11 +187,12 @@ def save_async(
     interpreter waits for it before it ends; `destroy_process_group` does not.
     """
     ranks = Ranks(Act(), group)
-    beside = Ranks(Act(), group, beside=True)
     saver = saver_of(ranks, _abi.raw(path) or b"", threads)
     saver.staging = saver.staging or Staging()
     staging = saver.staging
     made = agreed(lambda: State(state, ranks, step, staging), ranks)
+    # Now that all are there: making a group waits for its time-out where one is gone.
+    beside = Ranks(Act(), group, beside=True)
     try:
         saver.start(
             ranks,

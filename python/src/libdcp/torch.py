@@ -25,9 +25,10 @@ from torch.futures import Future
 from . import _abi
 from ._act import Act
 from ._checkpoint import Checkpoint, open_checkpoint
+from ._entries import Box, Entries
 from ._errors import CommError, MismatchError, UnsupportedError
 from ._ranks import ALONE, Ranks, group_for_cpu
-from ._state import MOMENTS, Box, Entries, Pickle, State, is_json
+from ._state import MOMENTS, Pickle, State, is_json
 from ._tensor import torch_dtype
 from ._training import agreed, save, write
 

@@ -1,7 +1,10 @@
 /* What an agreement tells where its own calls of comm fail. */
+#include "lib/must.h"
+#include "lib/rank_threads.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 #include <dcp/dcp.h>
@@ -50,11 +53,34 @@ static void a_call_of_the_dead(void **state)
     assert_string_equal(err.message, "the work failed");
 }
 
+enum { WORLD_SIZE = 3, FAILS = 1 };
+
+static void agree_twice(void *arg, struct dcp_comm *comm)
+{
+    struct dcp_error err = { 0 };
+    int rc = comm->rank == FAILS ? dcp_error_set(&err, DCP_E_IO, "its disk failed") : 0;
+
+    (void)arg;
+    for (int i = 0; i < 2; i++) {
+        rc = dcp_agree(comm, rc, &err);
+        must(rc == DCP_E_IO && err.code == DCP_E_IO && err.rank == FAILS);
+        must(!strcmp(err.message, "its disk failed"));
+    }
+}
+
+/* What was agreed on stays what it is when all agree on it again. */
+static void whose_failure_it_is(void **state)
+{
+    (void)state;
+    rank_threads_run(WORLD_SIZE, agree_twice, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_without_memory),
         cmocka_unit_test(a_call_of_the_dead),
+        cmocka_unit_test(whose_failure_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
