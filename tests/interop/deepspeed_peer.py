@@ -3,11 +3,14 @@ and load what they are given. Imported by test_deepspeed.py, and by the program 
 the fixtures of tests/formats/data/deepspeed."""
 
 import argparse
+import faulthandler
 import logging
 import os
 import queue
 import socket
 import sys
+import tempfile
+import time
 import traceback
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -27,6 +30,9 @@ from deepspeed.utils import safe_get_full_optimizer_state  # noqa: E402
 GPT2 = transformers.GPT2LMHeadModel  # likewise: transformers imports it when it is named
 torch.set_num_threads(1)
 deepspeed.utils.logger.setLevel(logging.ERROR)
+# No kernel is compiled for these ranks, or a lock that a killed compiler left in the user's
+# cache of PyTorch's extensions would hold up each of them for ever.
+deepspeed.ops.__compatible_ops__ = {}
 type(get_accelerator()).is_fp16_supported = lambda self: True  # torch can, on a CPU too
 
 BATCH, LENGTH, VOCABULARY = 12, 8, 23
@@ -209,7 +215,11 @@ def convert(rank, world, folder, target):
         inject_missing_state=True))  # fmt: skip
 
 
-def rank_main(rank, world, port, act, arguments, failures):
+PATIENCE = 240  # seconds, for all ranks
+
+
+def rank_main(rank, world, port, act, arguments, failures, stuck):
+    faulthandler.dump_traceback_later(PATIENCE - 10, file=stuck)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world),
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))  # fmt: skip
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
@@ -233,17 +243,23 @@ def launch(world, act, *arguments):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    ranks = [context.Process(target=rank_main,
-                             args=(rank, world, port, act, arguments, failures))
-             for rank in range(world)]  # fmt: skip
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(240)
-    for process in ranks:
-        if process.is_alive():
-            process.kill()
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as stuck:
+        ranks = [context.Process(target=rank_main,
+                                 args=(rank, world, port, act, arguments, failures, stuck))
+                 for rank in range(world)]  # fmt: skip
+        for process in ranks:
+            process.start()
+        end = time.monotonic() + PATIENCE
+        for process in ranks:
+            process.join(max(0, end - time.monotonic()))
+        for process in ranks:
+            if process.is_alive():
+                process.kill()
+                process.join()
+        stuck.seek(0)
+        where = stuck.read()
     try:
         raise AssertionError(failures.get_nowait())
     except queue.Empty:
-        assert all(process.exitcode == 0 for process in ranks), "a rank died"
+        ends = [process.exitcode for process in ranks]
+        assert not any(ends), f"exit statuses {ends}; stuck in:\n{where or 'nothing'}"

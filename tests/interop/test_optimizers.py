@@ -172,7 +172,7 @@ class Optimizers(unittest.TestCase):
 
 
 def go_on_in_deepspeed(stage):
-    import deepspeed
+    from deepspeed_peer import deepspeed
 
     model = model_of(seed=5)
     config = {"train_batch_size": 2, "gradient_clipping": 0.0,
