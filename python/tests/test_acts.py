@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from conftest import BIN, flip, peer
 
 import libdcp
+from libdcp._act import Act
 
 
 def test_reshard(run, tmp_path):
@@ -203,6 +205,7 @@ def test_ctrl_c(run, tmp_path):
     """In the middle of an act: it stops, KeyboardInterrupt is raised, nothing is left."""
     code = """
 import os, signal, sys, threading, time, libdcp
+signal.signal(signal.SIGINT, signal.default_int_handler) # ignored below a shell's "&"
 begun, sent = threading.Event(), threading.Event()
 def wait(done, total):
     begun.set()
@@ -217,6 +220,7 @@ try:
     libdcp.reshard(sys.argv[1], sys.argv[2], world_size=3, progress=wait)
 except KeyboardInterrupt:
     print("stopped")
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 with libdcp.open(sys.argv[1]) as ckpt: # which goes on working
     ckpt.verify()
 """
@@ -228,4 +232,29 @@ with libdcp.open(sys.argv[1]) as ckpt: # which goes on working
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
     assert os.listdir(tmp_path) == ["step-00000010"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_ctrl_c_as_the_call_begins(monkeypatch, begins):
+    """Then it is not made, or its end is waited for: it uses the caller's memory."""
+    start, said, threads = threading.Thread.start, [], []
+
+    def slow():
+        said.append("begun")
+        time.sleep(0.1)
+        said.append("ended")
+        return 0
+
+    def interrupted(thread):
+        if begins:
+            start(thread)
+            threads.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Act().run(slow)
+    before = list(said)
+    for thread in threads:
+        thread.join()
+    assert said == before and len(said) in ((0, 2) if begins else (0,))

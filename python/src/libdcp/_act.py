@@ -73,20 +73,23 @@ class Act:
     def _run_beside(self, function: Callable[..., int], args: tuple[Any, ...]) -> int:
         """Call on another thread: a signal is handled only where Python runs."""
         codes: list[int] = []
+        gate = threading.Lock()  # taken once: the call begins, or nobody wants it now
         ended = threading.Event()  # a join that a signal interrupts forgets the thread
 
         def work() -> None:
             try:
-                codes.append(function(*args))
+                if gate.acquire(blocking=False):
+                    codes.append(function(*args))
             finally:
                 ended.set()
 
-        threading.Thread(target=work).start()
         try:
+            threading.Thread(target=work).start()
             ended.wait()
         except BaseException:
             self._cancel.value = 1
-            while not ended.is_set():  # it uses the caller's memory
+            begun = not gate.acquire(blocking=False)
+            while begun and not ended.is_set():  # it uses the caller's memory
                 with contextlib.suppress(KeyboardInterrupt):
                     ended.wait()
             raise
