@@ -217,6 +217,18 @@ def test_state_dict_of_masters():
             ckpt.state_dict("wieghts")
 
 
+def test_no_weights(tmp_path):
+    """What is left out is said: there are tensors, and none is a weight's."""
+    torch = peer("torch")
+    libdcp.save({"model": {"w": torch.ones(2)}}, tmp_path, step=1)
+    with libdcp.open(tmp_path) as ckpt:
+        with pytest.raises(libdcp.NotFoundError, match=r"has no weights: .* other"):
+            ckpt.state_dict()
+        assert torch.equal(ckpt.state_dict("all")["model.w"], torch.ones(2))
+    libdcp.save({"at": 3}, tmp_path, step=2)
+    assert libdcp.open(tmp_path).state_dict() == {}
+
+
 def test_files_that_peers_write(tmp_path):
     """Every dtype of PyTorch, by torch.save, safetensors and DCP."""
     torch, safetensors = peer("torch"), peer("safetensors.torch")

@@ -221,6 +221,7 @@ class Checkpoint(Mapping[str, Tensor]):
         names: "weights", the weights and buffers under the names that a model's
         `load_state_dict` takes, where a weight has only an fp32 master (ZeRO stage 3),
         that; "all", every tensor under its own name; or names. Tied tensors are one.
+        Raises NotFoundError where there are tensors, and none of them is a weight.
         """
         chosen = self._choose(names)
         import torch
@@ -383,6 +384,12 @@ class Checkpoint(Mapping[str, Tensor]):
                 raise UsageError(f"names are 'weights', 'all' or a list, not '{names}'")
             return {name: self[name] for name in names}
         table = self._table
+        if table.names and not table.weights:
+            raise NotFoundError(
+                f"'{os.fspath(self._path)}' has no weights: its tensors are "
+                + ", ".join(sorted({tensor.role for tensor in self.values()})),
+                hint='state_dict("all") reads them under their own names',
+            )
         return {key: self[table.names[i]] for key, i in table.weights.items()}
 
     def _read(
