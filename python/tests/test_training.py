@@ -309,6 +309,39 @@ def test_values(tmp_path):
         libdcp.load({"w": torch.zeros(3), "other": 1}, run)
 
 
+def test_states_like_the_one_before(tmp_path):
+    """What was told of the last state is told again, where nothing of it is other."""
+    run = tmp_path / "run"
+    a, b = torch.randn(4, 6), torch.randn(4, 6)
+    states = [
+        {"a": a, "b": b},
+        {"a": b, "b": a},
+        {"b": a, "a": b},
+        {"a": a.bfloat16(), "b": b},
+        {"a": a.view(6, 4), "b": b},
+        {"a": a, "b": b, "c": b[:1]},
+        {"a": a, "b": b},
+        {"a": a, "d": b},
+        {"n": {"a": a, "b": b}},
+    ]
+    for step, state in enumerate(states):
+        libdcp.save(state, run, step=step)
+    weight = torch.nn.Linear(6, 4, bias=False)
+    libdcp.save({"weight": weight.weight.detach()}, run, step=len(states))
+    libdcp.save({"model": weight}, run, step=len(states) + 1)  # the role alone
+    for step, state in enumerate(states):
+        with libdcp.open(run, step=step) as found:
+            saved = {name: tensor.torch() for name, tensor in found.tensors.items()}
+        wanted = {f"n.{k}": v for k, v in state["n"].items()} if "n" in state else state
+        assert saved.keys() == wanted.keys()
+        for name, tensor in wanted.items():
+            assert saved[name].dtype == tensor.dtype
+            assert torch.equal(saved[name], tensor)
+    for step, role in enumerate(("other", "model"), len(states)):
+        with libdcp.open(run, step=step) as found:
+            assert found.tensors["weight"].role == role
+
+
 def test_memory_that_is_not_dense(tmp_path):
     whole = torch.arange(12.0).view(3, 4)
     libdcp.save({"t": whole.T, "part": whole[:, 1:3]}, tmp_path / "run", step=1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _abi
 from ._array import Array, is_array
 from ._errors import UnsupportedError
+
+_KEPT = 1 << 14  # boxes, so that equal ones are one: lists of such compare fast
 
 
 class Box(NamedTuple):
@@ -20,15 +23,29 @@ class Box(NamedTuple):
     size: tuple[int, ...]
 
     @classmethod
-    def whole(cls, dtype: str, shape: tuple[int, ...]) -> Box:
-        """All of it."""
-        return cls(dtype, shape, (0,) * len(shape), shape)
+    @functools.lru_cache(maxsize=_KEPT)
+    def of(
+        cls,
+        dtype: str,
+        shape: tuple[int, ...],
+        offset: tuple[int, ...],
+        size: tuple[int, ...],
+    ) -> Box:
+        """Some of it."""
+        return cls(dtype, shape, offset, size)
 
     @classmethod
+    @functools.lru_cache(maxsize=_KEPT)
+    def whole(cls, dtype: str, shape: tuple[int, ...]) -> Box:
+        """All of it."""
+        return cls.of(dtype, shape, (0,) * len(shape), shape)
+
+    @classmethod
+    @functools.lru_cache(maxsize=_KEPT)
     def none(cls, dtype: str, shape: tuple[int, ...]) -> Box:
         """Nothing of it."""
         nothing = (0,) * len(shape)
-        return cls(dtype, shape, nothing, nothing)
+        return cls.of(dtype, shape, nothing, nothing)
 
 
 class Entries:
@@ -173,7 +190,7 @@ class Boxes:
         if not shards or not shards[0].tensor.numel():
             return Box.none(dtype, shape), None
         held = shards[0].metadata
-        box = Box(dtype, shape, tuple(held.shard_offsets), tuple(held.shard_sizes))
+        box = Box.of(dtype, shape, tuple(held.shard_offsets), tuple(held.shard_sizes))
         return box, shards[0].tensor.detach()
 
     def _cut_of(self, name: str, spec: Any) -> _Cut:
@@ -191,7 +208,7 @@ class Boxes:
         shape, dtype = tuple(meta.shape), self._dtype_of(name, meta.dtype)
         size, offset = self._compute(shape, mesh, placements)
         is_empty = mesh.get_coordinate() is None or 0 in size
-        box = Box(dtype, shape, tuple(offset), tuple(size))
+        box = Box.of(dtype, shape, tuple(offset), tuple(size))
         if is_empty:
             box = Box.none(dtype, shape)
         return _Cut(meta, mesh, placements, box, is_empty)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._array import Array, is_array, no_grad
-from ._columns import Columns, ints
+from ._columns import Columns, columns_of, ints
 from ._entries import Box, Boxes, Entries, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
 from ._values import (
@@ -142,7 +142,7 @@ class State:
     def columns(self) -> Columns:
         """The entries, by what is told of them."""
         if self._columns is None:
-            self._columns = Columns(self._entries)
+            self._columns = columns_of(self._entries)
         return self._columns
 
     def told(self, with_objects: bool) -> _abi.State:

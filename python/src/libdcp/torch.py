@@ -336,7 +336,7 @@ def _entries_of(
             )
         offset, size, local = _joined(name, shape, chunks, tensors)
         role, param = role_of(paths.get(name, ()), name, has_model)
-        box = Box(dtype, shape, offset, size)
+        box = Box.of(dtype, shape, offset, size)
         found.add(name, param, role, box, local)
     return found
 
