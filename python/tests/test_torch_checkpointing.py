@@ -14,6 +14,7 @@ from conftest import flip, peer
 from ranks import kill_ranks, run_ranks
 
 import libdcp
+from libdcp import _sealed
 
 torch = peer("torch")
 peer("torch.distributed.checkpoint.state_dict")
@@ -274,6 +275,15 @@ def test_streams(tmp_path, storage):
         assert file.read() == whole[-5:] and file.read() == b""
     storage.delete(path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", [_sealed.Writer, _sealed.Reader])
+def test_a_file_that_cannot_be_opened(tmp_path, make):
+    """Python closes what was begun, and prints what that raises from 3.13 on."""
+    file = make.__new__(make)
+    with pytest.raises(FileNotFoundError):
+        file.__init__(tmp_path / "none" / "file", {})
+    file.close()
 
 
 def test_a_write_that_fails(tmp_path, storage):

@@ -24,6 +24,8 @@ Seal = dict[str, Any]  # size, block_bytes, and the digests as one text in hex
 class Writer(io.RawIOBase):
     """Writes a file anew. Its seal is there when the file is, and is what was meant."""
 
+    _file = -1  # also of one that cannot be opened, which Python closes, too
+
     def __init__(self, path: str | os.PathLike[str], from_disk: bool) -> None:
         """Begin. from_disk: what is read back comes from the disk."""
         super().__init__()
@@ -115,6 +117,8 @@ class Writer(io.RawIOBase):
 class Reader(io.RawIOBase):
     """Reads a file, of which no block is handed out that its digest does not hold of."""
 
+    _file = -1  # as in Writer
+
     def __init__(self, path: str | os.PathLike[str], told: Seal) -> None:
         """Open a file that has this seal."""
         super().__init__()
@@ -190,8 +194,9 @@ class Reader(io.RawIOBase):
 
     def close(self) -> None:
         """Close it."""
-        if not self.closed:
+        if self._file >= 0:
             os.close(self._file)
+        self._file = -1
         super().close()
 
     def _length_of(self, i: int) -> int:
