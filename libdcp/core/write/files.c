@@ -33,6 +33,14 @@ int dcp_write_at(struct dcp_write *w, int file, uint64_t offset, const void *dat
     return store->ops->write_at(store->self, w->files[file].handle, offset, data, n, err);
 }
 
+void dcp_write_flush(struct dcp_write *w, int file, uint64_t from, uint64_t n)
+{
+    const struct dcp_store *store = w->setup.store;
+
+    if (n && store->ops->flush_hint)
+        store->ops->flush_hint(store->self, w->files[file].handle, from, n);
+}
+
 size_t dcp_write_slice(const struct dcp_write *w, int file)
 {
     return w->files[file].direct ? DCP_BLOCK_BYTES : DCP_HASH_SLICE;
@@ -294,40 +302,28 @@ static bool is_read_back(const struct dcp_write *w, const struct dcp_file *file)
            (w->setup.read_back == DCP_READ_BACK_CACHE && !by_parity);
 }
 
-/* As it is: what is not there yet, then sync, and close. `all`: no piece is there. */
-static int write_plain(struct dcp_write *w, int worker, int file,
-                       const struct dcp_segment *segments, size_t n, uint64_t size,
-                       uint64_t crc, bool all, struct dcp_error *err)
+/* What is not there yet, as it is. `all`: no piece is there. */
+static int write_plain(struct dcp_write *w, int file, const struct dcp_segment *segments,
+                       size_t n, uint64_t size, bool all, struct dcp_error *err)
 {
-    const struct dcp_store *store = w->setup.store;
-    struct dcp_store_file *handle;
-    int rc = w->files[file].handle ? DCP_OK : dcp_write_open(w, file, "", size, err);
-
-    for (size_t i = 0; i < n && !rc; i++) {
+    if (!w->files[file].handle)
+        DCP_TRY(dcp_write_open(w, file, "", size, err));
+    for (size_t i = 0; i < n; i++) {
         const struct dcp_segment *segment = &segments[i];
         if (segment->literal && segment->size_bytes)
-            rc = dcp_write_at(w, file, segment->offset, segment->literal,
-                              (size_t)segment->size_bytes, err);
+            DCP_TRY(dcp_write_at(w, file, segment->offset, segment->literal,
+                                 (size_t)segment->size_bytes, err));
         else if (all && !segment->literal)
-            rc = write_piece(w, file, segment, err);
+            DCP_TRY(write_piece(w, file, segment, err));
     }
-    handle = w->files[file].handle;
-    if (!rc)
-        rc = store->ops->sync(store->self, handle, size, err);
-    if (!rc && is_read_back(w, &w->catalog->files[file]))
-        rc = read_back(w, worker, file, size, crc, err);
-    w->files[file].handle = NULL;
-    if (handle) {
-        int closed = store->ops->close(store->self, handle, rc ? NULL : err);
-        rc = rc ? rc : closed;
-    }
-    return rc ? rc : dcp_write_sync_folders(w, file, err);
+    dcp_write_flush(w, file, 0, size);
+    return DCP_OK;
 }
 
 /* Against the base, or as it is where that turns out to be unfit. */
 static int write_against(struct dcp_write *w, int file,
                          const struct dcp_segment *segments, size_t n, uint64_t size,
-                         uint64_t crc, struct dcp_error *err)
+                         struct dcp_error *err)
 {
     struct dcp_error why = { 0 };
     bool unfit;
@@ -335,34 +331,50 @@ static int write_against(struct dcp_write *w, int file,
 
     if (rc && unfit) {
         w->unfit = why;
-        return write_plain(w, DCP_ALL_WORKERS, file, segments, n, size, crc, true, err);
+        return write_plain(w, file, segments, n, size, true, err);
     }
+    w->files[file].done = true;
     if (rc && err)
         *err = why;
     return rc;
 }
 
-int dcp_write_finish(struct dcp_write *w, int worker, int file, struct dcp_error *err)
+int dcp_write_fill(struct dcp_write *w, int file, struct dcp_error *err)
 {
     struct dcp_file *entry = &w->catalog->files[file];
     DCP_CLEANUP_FREE struct dcp_segment *segments = NULL;
     size_t n = 0;
-    uint64_t size = 0, crc = 0;
-    int rc = collect(w, file, &segments, &n, err);
 
-    for (size_t i = 0; i < n && !rc; i++) {
-        crc = dcp_hash_crc64_combine(crc, segments[i].crc, segments[i].size_bytes);
-        size += segments[i].size_bytes;
+    entry->size_bytes = 0;
+    entry->crc = 0;
+    DCP_TRY(collect(w, file, &segments, &n, err));
+    for (size_t i = 0; i < n; i++) {
+        entry->crc =
+            dcp_hash_crc64_combine(entry->crc, segments[i].crc, segments[i].size_bytes);
+        entry->size_bytes += segments[i].size_bytes;
     }
-    if (!rc)
-        rc = w->files[file].against
-                 ? write_against(w, file, segments, n, size, crc, err)
-                 : write_plain(w, worker, file, segments, n, size, crc, false, err);
-    entry->size_bytes = size;
-    entry->crc = crc;
     entry->has_crc = true;
+    return w->files[file].against
+               ? write_against(w, file, segments, n, entry->size_bytes, err)
+               : write_plain(w, file, segments, n, entry->size_bytes, false, err);
+}
+
+int dcp_write_settle(struct dcp_write *w, int worker, int file, struct dcp_error *err)
+{
+    const struct dcp_store *store = w->setup.store;
+    const struct dcp_file *entry = &w->catalog->files[file];
+    struct dcp_store_file *handle = w->files[file].handle;
+
+    if (w->files[file].done)
+        return DCP_OK;
+    int rc = store->ops->sync(store->self, handle, entry->size_bytes, err);
+    if (!rc && is_read_back(w, entry))
+        rc = read_back(w, worker, file, entry->size_bytes, entry->crc, err);
+    w->files[file].handle = NULL;
     w->files[file].done = true;
-    return rc;
+    int closed = store->ops->close(store->self, handle, rc ? NULL : err);
+    rc = rc ? rc : closed;
+    return rc ? rc : dcp_write_sync_folders(w, file, err);
 }
 
 int dcp_write_reserve(struct dcp_write *w, struct dcp_error *err)

@@ -49,7 +49,7 @@ struct dcp_write {
     size_t n_laid;      /* files with extents; later ones hold literals only */
     struct dcp_write_file *files;
     size_t cap_files;
-    size_t *ends; /* files that are to be finished; room for cap_files */
+    size_t *ends; /* files that are to be settled; room for cap_files */
     struct dcp_write_worker *workers;
     pthread_mutex_t lock; /* of progress */
     uint64_t done_bytes;  /* under lock */
@@ -89,6 +89,8 @@ int dcp_write_sync_folders(struct dcp_write *write, int file, struct dcp_error *
 /* Writes the literals that are known already, before the pieces: where the header is one
  * of them the file can be written from front to back. */
 int dcp_write_early(struct dcp_write *write, int file, struct dcp_error *err);
+/* The kernel may begin to write bytes of an open file back. */
+void dcp_write_flush(struct dcp_write *write, int file, uint64_t from, uint64_t n);
 int dcp_write_at(struct dcp_write *write, int file, uint64_t offset, const void *data,
                  size_t n, struct dcp_error *err);
 /* Whether a file shares blocks with the source; and shares them, once it is open. */
@@ -112,10 +114,14 @@ void dcp_against_see(struct dcp_against *against, const void *data, size_t n);
 int dcp_against_write(struct dcp_write *write, int file,
                       const struct dcp_segment *segments, size_t n, uint64_t size_bytes,
                       bool *out_unfit, struct dcp_error *err);
-/* Literals, sync, what is read back, close; size and digest go to the catalog. worker:
- * the one that does it, or DCP_ALL_WORKERS, which the caller may tell to help. */
+/* What is not there yet of a file whose pieces are known; size and digest go to the
+ * catalog. It stays open, but for one that is coded against a base's, which is finished.
+ */
+int dcp_write_fill(struct dcp_write *write, int file, struct dcp_error *err);
+/* Sync, what is read back, close: of a file that was filled. worker: the one that does
+ * it, or DCP_ALL_WORKERS, which the caller may tell to help. */
 #define DCP_ALL_WORKERS (-1)
-int dcp_write_finish(struct dcp_write *write, int worker, int file,
+int dcp_write_settle(struct dcp_write *write, int worker, int file,
                      struct dcp_error *err);
 
 #endif

@@ -8,6 +8,7 @@
 
 #define CHUNK_BLOCKS 8 /* blocks a job writes before another may be chosen */
 #define SLOTS 3        /* blocks a worker codes before they are placed */
+#define FLUSH_BYTES ((uint64_t)1 << 20)
 /* Of a piece that is written with others: the copy costs more than the call above that.
  */
 #define SMALL_BYTES ((uint64_t)8 << 10)
@@ -159,13 +160,15 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t i, uint
     return DCP_OK;
 }
 
-/* The kernel may begin to write a range of a file back. */
-static void flush(struct dcp_write *w, int file, uint64_t from, uint64_t n)
+/* Bytes `from` .. `to` of a file were written: where that is the last of FLUSH_BYTES the
+ * kernel may begin to write those back. Of pieces that are small and many, a call of each
+ * would cost as much as the bytes. */
+static void flush(struct dcp_write *w, int file, uint64_t from, uint64_t to)
 {
-    const struct dcp_store *store = w->setup.store;
+    uint64_t first = from / FLUSH_BYTES * FLUSH_BYTES;
 
-    if (store->ops->flush_hint)
-        store->ops->flush_hint(store->self, w->files[file].handle, from, n);
+    if (to - first >= FLUSH_BYTES)
+        dcp_write_flush(w, file, first, to - first);
 }
 
 /* A call of the kernel for each would cost more than the bytes of small pieces. */
@@ -188,7 +191,7 @@ static int run_small(const struct job *job, int worker, struct dcp_error *err)
         used += block.n;
     }
     DCP_TRY(dcp_write_unshared(w, first->file, first->offset, scratch, used, err));
-    flush(w, first->file, first->offset, used);
+    flush(w, first->file, first->offset, first->offset + used);
     return report(w, used, err);
 }
 
@@ -208,7 +211,7 @@ static int run_job(const struct job *job, int worker, struct dcp_error *err)
         DCP_TRY(report(w, n, err));
     }
     if (!w->files[piece->file].against)
-        flush(w, piece->file, from, at - from);
+        flush(w, piece->file, from, at);
     return DCP_OK;
 }
 

@@ -143,6 +143,7 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
             .parity = setup->parity > 0,
             .progress = setup->progress,
             .total_bytes = total_bytes,
+            .in_order = setup->in_order,
             .again = again,
             .sharing = { setup->clones, setup->source, setup->src } },
         &s->write, err);

@@ -7,6 +7,8 @@
 #include "own.h"
 #include <string.h>
 
+#define ENDS_AT_ONCE 64 /* files, which are open */
+
 int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_write,
                   struct dcp_error *err)
 {
@@ -139,15 +141,47 @@ static int begin_rank(struct dcp_write *w, int rank, struct dcp_error *err)
     return DCP_OK;
 }
 
-static int finish_job(void *arg, int worker, size_t i, struct dcp_error *err)
-{
-    struct dcp_write *w = arg;
+struct ends {
+    struct dcp_write *write;
+    const size_t *files;
+};
 
-    return dcp_write_finish(w, worker, (int)w->ends[i], err);
+static int fill_job(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    const struct ends *ends = arg;
+
+    (void)worker;
+    return dcp_write_fill(ends->write, (int)ends->files[i], err);
 }
 
-/* What stands behind them. Where there are enough files each is finished by one thread:
- * while one waits for the disk another is read back. */
+static int settle_job(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    const struct ends *ends = arg;
+
+    return dcp_write_settle(ends->write, worker, (int)ends->files[i], err);
+}
+
+/* Files whose pieces are written: what stands behind them, and then the disk, which is
+ * waited for once they are all on their way. Where there are enough of them each is
+ * settled by one thread: while one waits another is read back. */
+static int end_files(struct dcp_write *w, const size_t *files, size_t n,
+                     struct dcp_error *err)
+{
+    size_t most = w->setup.in_order ? 1 : ENDS_AT_ONCE, m;
+
+    for (size_t at = 0; at < n; at += m) {
+        struct ends ends = { w, files + at };
+        m = n - at < most ? n - at : most;
+        DCP_TRY(dcp_pool_for(w->setup.pool, m, fill_job, &ends, err));
+        if (m >= (size_t)dcp_pool_workers(w->setup.pool))
+            DCP_TRY(dcp_pool_for(w->setup.pool, m, settle_job, &ends, err));
+        else
+            for (size_t i = 0; i < m; i++)
+                DCP_TRY(dcp_write_settle(w, DCP_ALL_WORKERS, (int)ends.files[i], err));
+    }
+    return DCP_OK;
+}
+
 static int end_ranks(struct dcp_write *w, const int *ranks, size_t n,
                      struct dcp_error *err)
 {
@@ -165,11 +199,7 @@ static int end_ranks(struct dcp_write *w, const int *ranks, size_t n,
         for (size_t f = 0; f < target->n_files; f++)
             if (is_left(w, f, ranks[r]))
                 w->ends[n_ends++] = f;
-    if (n_ends >= (size_t)dcp_pool_workers(w->setup.pool))
-        return dcp_pool_for(w->setup.pool, n_ends, finish_job, w, err);
-    for (size_t i = 0; i < n_ends; i++)
-        DCP_TRY(dcp_write_finish(w, DCP_ALL_WORKERS, (int)w->ends[i], err));
-    return DCP_OK;
+    return end_files(w, w->ends, n_ends, err);
 }
 
 int dcp_write_ranks(struct dcp_write *w, const int *ranks, size_t n, size_t at_once,
@@ -191,11 +221,11 @@ int dcp_write_ranks(struct dcp_write *w, const int *ranks, size_t n, size_t at_o
 int dcp_write_global(struct dcp_write *w, struct dcp_error *err)
 {
     struct dcp_catalog *target = w->catalog;
-    size_t before = target->n_files;
+    size_t before = target->n_files, n_ends = 0;
 
     DCP_TRY(dcp_target_finish(w->setup.target, err));
     DCP_TRY(dcp_write_reserve(w, err));
     for (size_t f = before; f < target->n_files; f++)
-        DCP_TRY(dcp_write_finish(w, DCP_ALL_WORKERS, (int)f, err));
-    return DCP_OK;
+        w->ends[n_ends++] = f;
+    return end_files(w, w->ends, n_ends, err);
 }

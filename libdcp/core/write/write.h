@@ -57,6 +57,7 @@ struct dcp_write_setup {
                   * back, so that they are not from the cache besides */
     struct dcp_progress progress;
     uint64_t total_bytes; /* for progress */
+    bool in_order;        /* one file after the other: each is closed before the next */
     bool again; /* a dead process may have left some of the files, which go first */
     struct dcp_write_sharing sharing;
 };
