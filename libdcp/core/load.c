@@ -1,222 +1,39 @@
 /* load: each rank gets the part of the step's catalog that it needs, and fills its own
  * pieces; then all agree. */
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/mem.h"
-#include "base/pool.h"
 #include "base/str.h"
 #include "core/catalog/index.h"
 #include "core/catalog/order.h"
-#include "core/catalog/region.h"
 #include "core/collective/await.h"
-#include "core/integrity/fingerprint.h"
 #include "core/parity/reconstruction.h"
 #include "core/plan/local.h"
-#include "core/read/copy.h"
+#include "core/read/fill.h"
 #include "core/read/metadata.h"
 #include "core/read/prove.h"
 #include "core/read/runs.h"
 #include "core/run/pin.h"
 #include "core/run/steps.h"
-#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
-
-#define CHUNK_BYTES ((uint64_t)8 << 20) /* a job of the pool */
-#define WORKER_CACHE ((uint64_t)8 << 20)
-
-struct chunk {
-    size_t piece;
-    int64_t begin, end; /* elements of the piece */
-    int file;           /* where the piece's first element is stored, */
-    uint64_t offset;    /* so that files are read from front to back */
-    uint64_t crc;
-};
 
 struct load {
     const struct dcp_context *ctx;
-    const struct dcp_device *device;
     struct dcp_catalog *src;
     const struct dcp_catalog *dst;
     int *from; /* the tensor of src behind each of dst; -1: none */
     struct dcp_plan *plan;
-    struct dcp_runs *runs;      /* tensors that are read without blocks; NULL: none */
-    bool again;                 /* what they do not prove is read by blocks */
-    struct dcp_proof *proof;    /* of src */
-    struct dcp_copier *copiers; /* one a worker */
-    struct dcp_blocks **blocks; /* theirs */
-    unsigned char **bounce; /* for devices the host cannot write: CHUNK_BYTES a copier */
-    int n_copiers;
-    struct chunk *chunks;
-    size_t n_chunks;
+    struct dcp_runs *runs; /* tensors that are read without blocks; NULL: none */
+    struct dcp_device host;
+    struct dcp_fill *fill; /* of this rank's memory */
 };
-
-static int fill_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
-{
-    struct load *load = arg;
-    struct chunk *chunk = &load->chunks[i];
-    const struct dcp_piece *piece = &load->dst->pieces[chunk->piece];
-    size_t elem = dcp_dtype_size(load->dst->tensors[piece->tensor].dtype);
-    size_t n = (size_t)(chunk->end - chunk->begin) * elem;
-    unsigned char *to = (unsigned char *)piece->data + (size_t)chunk->begin * elem;
-    bool bounces = load->bounce && !dcp_device_reads(load->device, to);
-    unsigned char *host = bounces ? load->bounce[worker] : to;
-
-    struct dcp_copier *copier = &load->copiers[worker];
-    bool by_runs = dcp_runs_has(load->runs, piece->tensor);
-    bool digests = piece->region.kind == DCP_WHOLE;
-    size_t step = digests || by_runs ? DCP_BLOCK_BYTES : n; /* in the cache yet */
-    int rc = DCP_OK;
-
-    if (load->again && !by_runs)
-        return DCP_OK;
-    copier->by_runs = by_runs && !load->again;
-    copier->part = 0;
-    chunk->crc = 0;
-
-    for (size_t at = 0, m; at < n && !rc; at += m) {
-        int64_t begin = chunk->begin + (int64_t)(at / elem);
-        m = n - at < step ? n - at : step;
-        rc = dcp_copy_piece(copier, chunk->piece, begin, begin + (int64_t)(m / elem),
-                            host + at, err);
-        if (!rc && digests)
-            chunk->crc = dcp_hash_crc64(chunk->crc, host + at, m);
-    }
-    if (!rc && bounces)
-        rc = load->device->ops->to_device(load->device->self, to, host, n, err);
-    if (!copier->by_runs)
-        return rc;
-    dcp_runs_note(load->runs, chunk->piece, copier->part, rc);
-    return DCP_OK; /* blocks tell what is wrong */
-}
-
-static int make_copiers(struct load *load, const struct dcp_source *source, int n,
-                        bool verify, struct dcp_error *err)
-{
-    load->n_copiers = n;
-    load->copiers = dcp_mem_calloc((size_t)n, sizeof *load->copiers);
-    load->blocks = dcp_mem_calloc((size_t)n, sizeof *load->blocks);
-    if (!load->device->host_readable)
-        load->bounce = dcp_mem_calloc((size_t)n, sizeof *load->bounce);
-    if (!load->copiers || !load->blocks ||
-        (!load->device->host_readable && !load->bounce))
-        return dcp_error_memory(err, "a load");
-
-    if (verify)
-        DCP_TRY(dcp_proof_new(load->src, &load->proof, err));
-    for (int i = 0; i < n; i++) {
-        struct dcp_copier *copier = &load->copiers[i];
-        *copier =
-            (struct dcp_copier){ .plan = load->plan, .src = load->src, .dst = load->dst };
-
-        copier->scratch = malloc(DCP_COPY_SCRATCH); /* pages are touched only by casts */
-        if (!copier->scratch)
-            return dcp_error_memory(err, "a load");
-        if (load->bounce)
-            DCP_TRY(load->device->ops->alloc_staging(
-                load->device->self, (size_t)CHUNK_BYTES, (void **)&load->bounce[i], err));
-        DCP_TRY(dcp_blocks_new(source, load->src, WORKER_CACHE, verify, &copier->blocks,
-                               err));
-        load->blocks[i] = copier->blocks;
-        if (i > 0)
-            dcp_blocks_share(copier->blocks, load->blocks[0]);
-        dcp_blocks_check_records(copier->blocks, load->proof);
-    }
-    return DCP_OK;
-}
-
-static int by_source(const void *a, const void *b)
-{
-    const struct chunk *x = a, *y = b;
-
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    if (x->piece != y->piece)
-        return x->piece < y->piece ? -1 : 1;
-    return x->begin < y->begin ? -1 : x->begin > y->begin;
-}
-
-static int make_chunks(struct load *load, struct dcp_error *err)
-{
-    size_t cap = 0;
-
-    for (size_t p = 0; p < load->dst->n_pieces; p++) {
-        int64_t elems = dcp_piece_elems(load->dst, &load->dst->pieces[p]);
-        enum dcp_dtype dtype = load->dst->tensors[load->dst->pieces[p].tensor].dtype;
-        int64_t step = (int64_t)(CHUNK_BYTES / dcp_dtype_size(dtype));
-        struct dcp_piece from = { .file = -1 };
-        if (load->plan->first[p] < load->plan->first[p + 1])
-            from = load->src->pieces[load->plan->copies[load->plan->first[p]].src];
-        for (int64_t at = 0; at < elems; at += step) {
-            struct chunk *chunks =
-                dcp_mem_grow(load->chunks, &cap, load->n_chunks + 1, sizeof *chunks);
-            if (!chunks)
-                return dcp_error_memory(err, "a load");
-            load->chunks = chunks;
-            chunks[load->n_chunks++] =
-                (struct chunk){ .piece = p,
-                                .begin = at,
-                                .end = elems - at < step ? elems : at + step,
-                                .file = from.file,
-                                .offset = from.offset };
-        }
-    }
-    bool in_order = true;
-    for (size_t c = 1; c < load->n_chunks && in_order; c++)
-        in_order = by_source(&load->chunks[c - 1], &load->chunks[c]) <= 0;
-    if (!in_order)
-        qsort(load->chunks, load->n_chunks, sizeof *load->chunks, by_source);
-    return DCP_OK;
-}
 
 static void load_fini(struct load *load)
 {
-    for (int i = 0; load->copiers && i < load->n_copiers; i++) {
-        dcp_blocks_free(load->copiers[i].blocks);
-        free(load->copiers[i].scratch);
-        dcp_scale_fini(&load->copiers[i].scale);
-        if (load->bounce && load->bounce[i])
-            load->device->ops->free_staging(load->device->self, load->bounce[i],
-                                            (size_t)CHUNK_BYTES);
-    }
-    free(load->copiers);
-    free(load->blocks);
-    dcp_proof_free(load->proof);
-    free(load->bounce);
-    free(load->chunks);
-    free(load->from);
+    dcp_fill_free(load->fill);
     dcp_runs_free(load->runs);
     dcp_plan_free(load->plan);
-}
-
-/* Tensors that this rank read whole are held against their fingerprints. */
-static int check_fingerprints(const struct load *load, struct dcp_error *err)
-{
-    for (size_t c = 0, n; c < load->n_chunks; c += n) {
-        size_t p = load->chunks[c].piece;
-        const struct dcp_piece *piece = &load->dst->pieces[p];
-        for (n = 1; c + n < load->n_chunks && load->chunks[c + n].piece == p; n++)
-            ;
-        if (piece->region.kind != DCP_WHOLE)
-            continue;
-        const struct dcp_tensor *to = &load->dst->tensors[piece->tensor];
-        const struct dcp_tensor *from = &load->src->tensors[load->from[piece->tensor]];
-        uint64_t elem = dcp_dtype_size(to->dtype), crc = 0;
-        for (const struct chunk *chunk = &load->chunks[c]; chunk < &load->chunks[c + n];
-             chunk++)
-            crc = dcp_hash_crc64_combine(crc, chunk->crc,
-                                         (uint64_t)(chunk->end - chunk->begin) * elem);
-        bool proved_later = !load->again && dcp_runs_has(load->runs, piece->tensor);
-        if (!from->has_fingerprint || from->dtype != to->dtype ||
-            crc == from->fingerprint || proved_later)
-            continue;
-        return dcp_error_of_tensor(err, DCP_E_CORRUPT, to->name,
-                                   "tensor '%s' was read with fingerprint %016" PRIx64
-                                   ", it was saved with %016" PRIx64,
-                                   DCP_SHOWN(to->name), crc, from->fingerprint);
-    }
-    return DCP_OK;
+    free(load->from);
 }
 
 static int check_dtypes(const struct load *load, bool allow_cast, struct dcp_error *err)
@@ -237,39 +54,20 @@ static int check_dtypes(const struct load *load, bool allow_cast, struct dcp_err
     return DCP_OK;
 }
 
-/* This rank's part: nothing in here is collective. */
-static int fill(struct load *load, const struct dcp_source *source,
-                const struct dcp_load_options *options, struct dcp_error *err)
-{
-    int n_threads = load->ctx->threads > 0 ? load->ctx->threads : 2;
-    struct dcp_pool *pool = NULL;
-    int rc = DCP_OK;
-
-    if (!load->copiers)
-        rc = make_copiers(load, source, n_threads, !options->no_verify, err);
-    if (!rc && !load->chunks)
-        rc = make_chunks(load, err);
-    if (!rc && n_threads > 1)
-        rc = dcp_pool_new(n_threads - 1, &pool, err); /* the caller works too */
-    if (!rc)
-        rc = dcp_pool_for(pool, load->n_chunks, fill_chunk, load, err);
-    dcp_pool_free(pool);
-    if (!rc && !options->no_verify)
-        rc = check_fingerprints(load, err);
-    return rc;
-}
-
-/* What each rank does for itself. */
+/* What each rank does for itself: nothing in here is collective. */
 struct filling {
     struct load *load;
-    const struct dcp_source *source;
-    const struct dcp_load_options *options;
+    const struct dcp_fill_setup *setup;
 };
 
 static int fill_here(void *arg, struct dcp_error *err)
 {
-    struct filling *f = arg;
-    return fill(f->load, f->source, f->options, err);
+    struct filling *filling = arg;
+    struct load *load = filling->load;
+
+    if (!load->fill)
+        DCP_TRY(dcp_fill_new(filling->setup, &load->fill, err));
+    return dcp_fill_run(load->fill, err);
 }
 
 /* Collective. Each rank plans its part and reads it. What a store reconstructs it reads
@@ -278,9 +76,19 @@ static int fill_all(struct load *load, struct dcp_comm *comm,
                     const struct dcp_source *source,
                     const struct dcp_load_options *options, struct dcp_error *err)
 {
-    struct filling filling = { load, source, options };
+    struct dcp_fill_setup setup = {
+        .source = source,
+        .src = load->src,
+        .dst = load->dst,
+        .device = load->ctx->device ? load->ctx->device : &load->host,
+        .threads = load->ctx->threads > 0 ? load->ctx->threads : 2,
+        .verify = !options->no_verify,
+    };
+    struct filling filling = { load, &setup };
+    bool again = false;
     int rc = DCP_OK;
 
+    dcp_device_host(&load->host);
     load->from = dcp_catalog_same(load->src, load->dst);
     if (!load->from)
         rc = dcp_error_memory(err, "a load");
@@ -293,25 +101,41 @@ static int fill_all(struct load *load, struct dcp_comm *comm,
     else
         rc = dcp_runs_choose(comm, load->plan, load->src, load->dst, load->from, rc,
                              &load->runs, err);
+    setup.from = load->from;
+    setup.plan = load->plan;
+    setup.runs = load->runs;
     if (!rc)
         rc = dcp_await(comm, fill_here, &filling, err);
     if (!rc && load->runs)
-        rc = dcp_runs_prove(comm, load->runs, &load->again, err);
-    if (!rc && load->again)
+        rc = dcp_runs_prove(comm, load->runs, &again, err);
+    if (!rc && again) {
+        dcp_fill_again(load->fill);
         rc = dcp_await(comm, fill_here, &filling, err);
+    }
     return rc;
 }
 
 /* Tensors that nothing but their place in the file vouches for. */
 static size_t count_unproved(const struct load *load)
 {
+    const struct dcp_proof *proof = dcp_fill_proof(load->fill);
     size_t n = 0;
 
-    for (size_t t = 0; load->proof && t < load->dst->n_tensors; t++) {
+    for (size_t t = 0; proof && t < load->dst->n_tensors; t++) {
         int from = load->from[t];
-        n += from >= 0 && !dcp_proof_covers(load->proof, &load->src->tensors[from]);
+        n += from >= 0 && !dcp_proof_covers(proof, &load->src->tensors[from]);
     }
     return n;
+}
+
+static int prove_records(const struct load *load, struct dcp_comm *comm,
+                         struct dcp_error *err)
+{
+    int n;
+    struct dcp_blocks *const *blocks = dcp_fill_blocks(load->fill, &n);
+
+    return dcp_prove(comm, dcp_fill_proof(load->fill), load->src->n_records, blocks, n,
+                     err);
 }
 
 /* What is asked for, by all ranks. */
@@ -333,12 +157,9 @@ static int load_from(const struct request *request, const struct dcp_store *stor
     struct dcp_comm *comm = request->comm;
     struct load load = { .ctx = ctx, .dst = request->into };
     struct dcp_source source = { store, name, true };
-    struct dcp_device host;
     bool is_dir;
     uint64_t size;
 
-    dcp_device_host(&host);
-    load.device = ctx->device ? ctx->device : &host;
     if (name[0] && !store->ops->stat(store->self, name, &is_dir, &size, NULL))
         source.is_dir = is_dir;
     int rc =
@@ -347,14 +168,10 @@ static int load_from(const struct request *request, const struct dcp_store *stor
         return rc;
     rc = fill_all(&load, comm, &source, options, err);
     if (!rc && !options->no_verify && load.src->n_records)
-        rc = dcp_prove(comm, load.proof, load.src->n_records, load.blocks, load.n_copiers,
-                       err);
+        rc = prove_records(&load, comm, err);
     out->n_tensors = load.dst->n_tensors;
     out->n_unproved = rc ? 0 : count_unproved(&load);
-    out->size_bytes = 0;
-    for (int i = 0; load.copiers && i < load.n_copiers; i++)
-        if (load.copiers[i].blocks)
-            out->size_bytes += dcp_blocks_bytes(load.copiers[i].blocks);
+    out->size_bytes = dcp_fill_bytes(load.fill);
     load_fini(&load);
 
     if (rc) {

@@ -112,8 +112,7 @@ static int gather_runs(struct dcp_copier *copier, const struct dcp_copy *copy,
 {
     int64_t n_runs = dcp_copy_runs(copy);
     int (*read)(struct dcp_blocks *, size_t, uint64_t, size_t, void *,
-                struct dcp_error *) =
-        copier->by_runs ? dcp_blocks_read_run : dcp_blocks_read;
+                struct dcp_error *) = copier->raw ? dcp_blocks_read_run : dcp_blocks_read;
 
     for (int64_t r = dcp_copy_seek(copy, begin); r < n_runs; r++) {
         int64_t src, dst, skip, n = copy->n;
@@ -154,9 +153,9 @@ static int gather(struct dcp_copier *copier, const struct dcp_tensor *from, size
                   int64_t begin, int64_t end, unsigned char *out, struct dcp_error *err)
 {
     DCP_TRY(gather_all(copier, p, begin, end, out, err));
-    if (copier->by_runs)
-        copier->part ^= dcp_fingerprint_read(from, &copier->dst->pieces[p].region, begin,
-                                             end - begin, out);
+    if (copier->part)
+        *copier->part ^= dcp_fingerprint_read(from, &copier->dst->pieces[p].region, begin,
+                                              end - begin, out);
     return DCP_OK;
 }
 
@@ -261,6 +260,19 @@ static int find_scale(struct dcp_copier *copier, const struct dcp_tensor *from,
 
     *out_scaled = !rc && widens && copier->scale.values;
     return rc;
+}
+
+bool dcp_copy_is_plain(const struct dcp_plan *plan, const struct dcp_catalog *src,
+                       const struct dcp_catalog *dst, size_t p)
+{
+    bool plain = !dst->pieces[p].stride;
+
+    for (size_t c = plan->first[p]; c < plan->first[p + 1] && plain; c++) {
+        const struct dcp_piece *piece = &src->pieces[plan->copies[c].src];
+        plain = piece->file >= 0 && piece->codec == DCP_CODEC_NONE && !piece->stride &&
+                !piece->swap_bytes;
+    }
+    return plain;
 }
 
 int dcp_copy_piece(struct dcp_copier *copier, size_t p, int64_t begin, int64_t end,

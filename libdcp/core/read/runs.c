@@ -1,6 +1,7 @@
 #include "runs.h"
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "copy.h"
 #include "core/collective/bcast.h"
 #include "core/collective/gather.h"
 #include "wants.h"
@@ -62,19 +63,6 @@ static bool gains(const struct dcp_catalog *src, const struct dcp_plan *plan, si
            saved / cost.n_runs >= MIN_SAVED_OF_RUN;
 }
 
-/* Whether parts of the pieces that fill this one can be read alone. */
-static bool fits(const struct dcp_runs *runs, const struct dcp_plan *plan, size_t p)
-{
-    bool fits = !runs->dst->pieces[p].stride;
-
-    for (size_t c = plan->first[p]; c < plan->first[p + 1] && fits; c++) {
-        const struct dcp_piece *piece = &runs->src->pieces[plan->copies[c].src];
-        fits = piece->file >= 0 && piece->codec == DCP_CODEC_NONE && !piece->stride &&
-               !piece->swap_bytes;
-    }
-    return fits;
-}
-
 /* A piece that can be proved so, if all ranks want the whole tensor between them. */
 static bool counts(const struct dcp_runs *runs, size_t p, int *out_source)
 {
@@ -91,7 +79,8 @@ static bool any_gains(const struct dcp_runs *runs, const struct dcp_plan *plan)
     int from;
 
     for (size_t p = 0; p < runs->dst->n_pieces; p++)
-        if (counts(runs, p, &from) && fits(runs, plan, p) && gains(runs->src, plan, p))
+        if (counts(runs, p, &from) && dcp_copy_is_plain(plan, runs->src, runs->dst, p) &&
+            gains(runs->src, plan, p))
             return true;
     return false;
 }
@@ -105,7 +94,7 @@ static void pack_wants(const struct dcp_runs *runs, const struct dcp_plan *plan,
         struct dcp_want want = { .region = runs->dst->pieces[p].region };
         if (!counts(runs, p, &want.tensor))
             continue;
-        want.fits = fits(runs, plan, p);
+        want.fits = dcp_copy_is_plain(plan, runs->src, runs->dst, p);
         want.gains = gains(runs->src, plan, p);
         dcp_wants_pack(&runs->src->tensors[want.tensor], &want, buf);
     }
