@@ -127,6 +127,7 @@ def both(path):
 
 
 def test_a_process_group_goes_before_the_environment(tmp_path):
+    peer("torch")
     run_ranks(2, both, tmp_path)
     with libdcp.open(tmp_path) as ckpt:
         assert ckpt.info.world_size == 2
