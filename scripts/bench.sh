@@ -52,8 +52,8 @@ declare -A brief=()
 if [ "${#names[@]}" -eq 0 ]; then
     all=true
     names=(saves reshards scale codec)
-    brief=([convert]="--gib 1 --runs 2" [codec]="--mib 8 --runs 2"
-        [python_saves]="--gib 1 --tensors 1000")
+    brief=([convert]="--gib 1 --runs 2" [codec]="--mib 8 --runs 2 --steps 100"
+        [python_saves]="--gib 0.5 --tensors 1000 --runs 2")
     if [ -x "${DCP_PEERS:-$build/.venv-peers/bin/python}" ]; then
         names+=(convert)
     else
