@@ -12,15 +12,15 @@
 /* A call of the kernel each is worth it for runs of so much. */
 #define MIN_RUN_BYTES ((uint64_t)64 << 10)
 
-/* What proves a part of a piece. */
-enum proof { BY_BLOCKS, BY_FINGERPRINT, BY_RUNS };
+/* How a part of a piece is read: what proves it. */
+enum way { BY_BLOCKS, BY_FINGERPRINT, BY_RUNS };
 
 struct chunk {
     size_t piece;
     int64_t begin, end; /* elements of the piece */
     int file;           /* where the piece's first element is stored, */
     uint64_t offset;    /* so that files are read from front to back */
-    enum proof proof;
+    enum way way;
     bool done, failed;
     uint64_t crc; /* of a whole tensor's */
 };
@@ -97,9 +97,9 @@ static int add_chunks(struct dcp_fill *fill, size_t p, size_t *cap, struct dcp_e
     struct chunk chunk = { .piece = p, .file = -1 };
 
     if (dcp_runs_has(setup->runs, piece->tensor))
-        chunk.proof = BY_RUNS;
+        chunk.way = BY_RUNS;
     else if (setup->verify && spares_blocks(fill, p))
-        chunk.proof = BY_FINGERPRINT;
+        chunk.way = BY_FINGERPRINT;
     if (setup->plan->first[p] < setup->plan->first[p + 1]) {
         size_t first = setup->plan->copies[setup->plan->first[p]].src;
         chunk.file = setup->src->pieces[first].file;
@@ -216,9 +216,9 @@ void dcp_fill_free(struct dcp_fill *fill)
 static int read_chunk(struct dcp_copier *copier, struct chunk *chunk, bool whole,
                       unsigned char *host, size_t n, size_t elem, struct dcp_error *err)
 {
-    size_t step = whole || chunk->proof == BY_RUNS ? DCP_BLOCK_BYTES : n;
+    size_t step = whole || chunk->way == BY_RUNS ? DCP_BLOCK_BYTES : n;
 
-    if (chunk->proof == BY_FINGERPRINT)
+    if (chunk->way == BY_FINGERPRINT)
         step = DCP_HASH_SLICE;
     chunk->crc = 0;
     for (size_t at = 0, m; at < n; at += m) {
@@ -248,16 +248,16 @@ static int fill_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
 
     if (chunk->done)
         return DCP_OK;
-    copier->raw = chunk->proof != BY_BLOCKS;
-    copier->part = chunk->proof == BY_RUNS ? &part : NULL;
+    copier->raw = chunk->way != BY_BLOCKS;
+    copier->part = chunk->way == BY_RUNS ? &part : NULL;
     int rc = read_chunk(copier, chunk, is_whole(fill, chunk->piece), host, n, elem, err);
     if (!rc && bounces)
         rc = device->ops->to_device(device->self, to, host, n, err);
-    if (chunk->proof == BY_RUNS)
+    if (chunk->way == BY_RUNS)
         dcp_runs_note(fill->setup.runs, chunk->piece, part, rc);
     chunk->done = true;
     chunk->failed = rc != DCP_OK;
-    return chunk->proof == BY_BLOCKS ? rc : DCP_OK; /* blocks tell what is wrong */
+    return chunk->way == BY_BLOCKS ? rc : DCP_OK; /* blocks tell what is wrong */
 }
 
 static int read_all(struct dcp_fill *fill, struct dcp_error *err)
@@ -292,13 +292,13 @@ static int check_whole(const struct dcp_fill *fill, struct chunk *chunks, size_t
         setup->src->tensors[setup->from[to - setup->dst->tensors]].fingerprint;
     if (!failed && crc == saved)
         return DCP_OK;
-    if (chunks->proof == BY_BLOCKS)
+    if (chunks->way == BY_BLOCKS)
         return dcp_error_of_tensor(err, DCP_E_CORRUPT, to->name,
                                    "tensor '%s' was read with fingerprint %016" PRIx64
                                    ", it was saved with %016" PRIx64,
                                    DCP_SHOWN(to->name), crc, saved);
     for (size_t i = 0; i < n; i++) {
-        chunks[i].proof = BY_BLOCKS;
+        chunks[i].way = BY_BLOCKS;
         chunks[i].done = false;
     }
     *out_again = true;
@@ -313,7 +313,7 @@ static int check(struct dcp_fill *fill, bool *out_again, struct dcp_error *err)
         struct chunk *chunks = &fill->chunks[c];
         for (n = 1; c + n < fill->n_chunks && chunks[n].piece == chunks->piece; n++)
             ;
-        if (chunks->proof != BY_RUNS && is_whole(fill, chunks->piece) &&
+        if (chunks->way != BY_RUNS && is_whole(fill, chunks->piece) &&
             has_fingerprint(fill, chunks->piece))
             DCP_TRY(check_whole(fill, chunks, n, out_again, err));
     }
@@ -322,14 +322,13 @@ static int check(struct dcp_fill *fill, bool *out_again, struct dcp_error *err)
 
 int dcp_fill_run(struct dcp_fill *fill, struct dcp_error *err)
 {
-    bool again = true;
+    bool again = false;
 
-    while (again) {
-        again = false;
+    do {
         DCP_TRY(read_all(fill, err));
         if (fill->setup.verify)
             DCP_TRY(check(fill, &again, err));
-    }
+    } while (again);
     return DCP_OK;
 }
 
@@ -337,10 +336,10 @@ void dcp_fill_again(struct dcp_fill *fill)
 {
     for (size_t c = 0; c < fill->n_chunks; c++) {
         struct chunk *chunk = &fill->chunks[c];
-        if (chunk->proof != BY_RUNS ||
+        if (chunk->way != BY_RUNS ||
             !dcp_runs_has(fill->setup.runs, fill->setup.dst->pieces[chunk->piece].tensor))
             continue;
-        chunk->proof = BY_BLOCKS;
+        chunk->way = BY_BLOCKS;
         chunk->done = false;
     }
 }
