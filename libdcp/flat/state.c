@@ -9,64 +9,98 @@
 
 /* -- tensors and objects ----------------------------------------------------------- */
 
-static bool is_whole(const struct dcp_local_tensor *local, const int64_t *offset,
+static bool is_whole(const struct dcp_local_tensor *box, const int64_t *offset,
                      const int64_t *size)
 {
-    for (int d = 0; d < local->ndim; d++)
-        if (offset[d] != 0 || size[d] != local->shape[d])
+    for (int d = 0; d < box->ndim; d++)
+        if (offset[d] != 0 || size[d] != box->shape[d])
             return false;
     return true;
 }
 
-/* What this rank holds: a box, all of it, or nothing. */
-static struct dcp_region region_of(const struct dcp_local_tensor *local,
-                                   const int64_t *offset, const int64_t *size)
+/* Box b as a tensor that is cut so: its dtype, shape and region. */
+static struct dcp_local_tensor box_of(const struct dcp_flat_state *given, uint64_t b,
+                                      size_t at)
 {
-    if (!local->data)
-        return (struct dcp_region){ .kind = DCP_FLAT };
-    if (is_whole(local, offset, size))
-        return (struct dcp_region){ .kind = DCP_WHOLE };
-    return (struct dcp_region){ .kind = DCP_BOX, .offset = offset, .size = size };
+    const int64_t *offset = given->offsets + at, *size = given->sizes + at;
+    struct dcp_local_tensor box = { .dtype = (enum dcp_dtype)given->dtypes[b],
+                                    .ndim = given->ndims[b],
+                                    .shape = given->shapes + at };
+
+    if (!is_whole(&box, offset, size))
+        box.region =
+            (struct dcp_region){ .kind = DCP_BOX, .offset = offset, .size = size };
+    return box;
 }
 
-static int check_words(const struct dcp_flat_state *given, uint64_t t,
+static int add_boxes(const struct dcp_flat_state *given, struct dcp_flat_held *out,
+                     struct dcp_error *err)
+{
+    size_t at = 0;
+
+    for (uint64_t b = 0; b < given->n_boxes; b++) {
+        if (given->ndims[b] < 0)
+            return dcp_error_set(err, DCP_E_USAGE, "a box has %d dimensions",
+                                 given->ndims[b]);
+        out->boxes[b] = box_of(given, b, at);
+        at += (size_t)given->ndims[b];
+    }
+    return DCP_OK;
+}
+
+static int check_words(const struct dcp_flat_state *given, uint64_t t, const char *name,
                        struct dcp_error *err)
 {
-    if (!given->names[t])
-        return dcp_error_set(err, DCP_E_USAGE, "a tensor has no name");
-    if (given->ndims[t] < 0 || given->ndims[t] > DCP_MAX_NDIM)
-        return dcp_error_of_tensor(err, DCP_E_USAGE, given->names[t],
+    uint32_t b = given->boxes[t];
+
+    if (b >= given->n_boxes || given->roles[t] >= DCP_N_ROLES || given->dtypes[b] < 0 ||
+        given->dtypes[b] >= DCP_N_DTYPES)
+        return dcp_error_of_tensor(
+            err, DCP_E_USAGE, name,
+            "tensor '%s' has a box, a dtype or a role that is none", DCP_SHOWN(name));
+    if (given->ndims[b] > DCP_MAX_NDIM)
+        return dcp_error_of_tensor(err, DCP_E_USAGE, name,
                                    "tensor '%s' has %d dimensions; %d are the most",
-                                   DCP_SHOWN(given->names[t]), given->ndims[t],
-                                   DCP_MAX_NDIM);
-    if (given->dtypes[t] < 0 || given->dtypes[t] >= DCP_N_DTYPES || given->roles[t] < 0 ||
-        given->roles[t] >= DCP_N_ROLES)
-        return dcp_error_of_tensor(err, DCP_E_USAGE, given->names[t],
-                                   "tensor '%s' has a dtype or a role that is none",
-                                   DCP_SHOWN(given->names[t]));
+                                   DCP_SHOWN(name), given->ndims[b], DCP_MAX_NDIM);
     return DCP_OK;
+}
+
+/* The next of some texts, and the rest of them; NULL: there is none. */
+static const char *next_text(const char **rest, uint64_t *rest_bytes)
+{
+    const char *text = *rest;
+    const char *end = text ? memchr(text, '\0', (size_t)*rest_bytes) : NULL;
+
+    if (!end)
+        return NULL;
+    *rest_bytes -= (uint64_t)(end + 1 - text);
+    *rest = end + 1;
+    return text;
 }
 
 static int add_locals(const struct dcp_flat_state *given, struct dcp_flat_held *out,
                       struct dcp_error *err)
 {
-    size_t at = 0;
+    const char *names = given->names, *params = given->params;
+    uint64_t names_bytes = given->names_bytes, params_bytes = given->params_bytes;
 
     for (uint64_t t = 0; t < given->n; t++) {
         struct dcp_local_tensor *local = &out->locals[t];
-        DCP_TRY(check_words(given, t, err));
-        *local = (struct dcp_local_tensor){
-            .name = given->names[t],
-            .param = given->params ? given->params[t] : NULL,
-            .role = (enum dcp_role)given->roles[t],
-            .dtype = (enum dcp_dtype)given->dtypes[t],
-            .ndim = given->ndims[t],
-            .shape = given->shapes + at,
-            .data = given->data[t],
-        };
-        local->region = region_of(local, given->offsets + at, given->sizes + at);
-        at += (size_t)local->ndim;
+        const char *name = next_text(&names, &names_bytes);
+        const char *param = params ? next_text(&params, &params_bytes) : NULL;
+        if (!name || (params && !param))
+            return dcp_error_set(err, DCP_E_USAGE, "fewer names than tensors");
+        DCP_TRY(check_words(given, t, name, err));
+        *local = out->boxes[given->boxes[t]];
+        local->name = name;
+        local->param = param;
+        local->role = (enum dcp_role)given->roles[t];
+        local->data = given->data[t];
+        if (!local->data)
+            local->region = (struct dcp_region){ .kind = DCP_FLAT };
     }
+    if (names_bytes || params_bytes)
+        return dcp_error_set(err, DCP_E_USAGE, "more names than tensors");
     return DCP_OK;
 }
 
@@ -79,8 +113,10 @@ int dcp_flat_held_make(const struct dcp_flat_state *given, struct dcp_flat_held 
     dcp_flat_take(&ours, sizeof ours, given);
     out->locals = dcp_mem_calloc(ours.n, sizeof *out->locals);
     out->objects = dcp_mem_calloc(ours.n_objects, sizeof *out->objects);
-    if (!out->locals || !out->objects)
+    out->boxes = dcp_mem_calloc(ours.n_boxes, sizeof *out->boxes);
+    if (!out->locals || !out->objects || !out->boxes)
         return dcp_error_memory(err, "a list of tensors");
+    DCP_TRY(add_boxes(&ours, out, err));
     DCP_TRY(add_locals(&ours, out, err));
     for (uint64_t i = 0; i < ours.n_objects; i++)
         out->objects[i] = (struct dcp_object){
@@ -102,6 +138,7 @@ void dcp_flat_held_free(struct dcp_flat_held *held)
 {
     free(held->locals);
     free(held->objects);
+    free(held->boxes);
 }
 
 /* -- ranks ------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@ struct dcp_flat_held {
     struct dcp_state state;
     struct dcp_local_tensor *locals;
     struct dcp_object *objects;
+    struct dcp_local_tensor *boxes; /* what is told of each: one to copy from */
 };
 /* Texts, arrays and tensors of `given` are borrowed; free it also after an error. Errors:
  * USAGE, MEMORY. */

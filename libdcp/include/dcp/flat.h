@@ -338,17 +338,25 @@ struct dcp_flat_comm {
 };
 
 /* What this rank holds, or where it wants what is loaded. Every rank lists every tensor
- * in the same order. Boxes are row-major and dense, on the host. */
+ * in the same order. Memory is row-major and dense, on the host.
+ *
+ * Of tens of thousands of tensors most are cut alike. So a box (dtype, shape, and what
+ * this rank holds of it) is told once, and each tensor has the number of its own. */
 struct dcp_flat_state {
     size_t struct_size;
     uint64_t n;
-    const char *const *names;
-    const char *const *params; /* the weight each belongs to; NULL: its own name */
-    const int32_t *roles, *dtypes, *ndims;
-    const int64_t *shapes;  /* of the whole tensors, one behind the other, */
-    const int64_t *offsets; /* and the boxes of this rank, likewise */
-    const int64_t *sizes;
+    const char *names; /* n texts one behind the other, each with its NUL */
+    uint64_t names_bytes;
+    const char *params; /* likewise the weight each belongs to; NULL: their own names */
+    uint64_t params_bytes;
+    const uint8_t *roles;
+    const uint32_t *boxes;
     void *const *data; /* NULL: this rank holds nothing of it */
+    uint64_t n_boxes;
+    const int32_t *dtypes, *ndims; /* of each box */
+    const int64_t *shapes;         /* of whole tensors, ndims[i] numbers for each box, */
+    const int64_t *offsets;        /* and of what this rank holds, likewise */
+    const int64_t *sizes;
     const char *layout;
     int32_t dp, tp, pp; /* 0: 1 */
     uint64_t n_objects; /* rank 0's are saved */

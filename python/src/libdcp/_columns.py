@@ -6,9 +6,8 @@ import array
 import ctypes
 import functools
 import marshal
-import operator
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, count, islice
+from itertools import chain, count
 from typing import Any
 
 from . import _abi
@@ -16,33 +15,15 @@ from ._entries import Entries
 from ._values import check_name
 
 _ROLES = {role: i for i, role in enumerate(_abi.ROLES)}
+_CODES = {ctypes.c_int32: "i", ctypes.c_uint32: "I", ctypes.c_int64: "q"}
 _DTYPES = {dtype: i for i, dtype in enumerate(_abi.DTYPES)}
 
 
-class Texts:
-    """An array of texts, in one memory: so many objects of ctypes would take longer than
-    all else. `array` is valid as long as this is kept.
-    """
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        """Copy them."""
-        joined = "\0".join(texts)
-        code = joined.encode(errors="replace")
-        if joined.count("\0") != max(len(texts) - 1, 0) or b"?" in code:
-            for text in texts:
-                check_name(text)
-        self.memory = ctypes.create_string_buffer(code)
-        begin = ctypes.addressof(self.memory)
-        plain = len(code) == len(joined)  # a byte for each character
-        sizes = map(len, texts) if plain else (len(text.encode()) for text in texts)
-        # Each has a byte behind it.
-        places = map(operator.add, accumulate(sizes, initial=begin), count())
-        self._places = ints(ctypes.c_void_p, islice(places, len(texts)))
-        self.array = ctypes.cast(self._places, ctypes.POINTER(ctypes.c_char_p))
-
-
 class Columns:
-    """What is told of entries, and which box of each this rank holds."""
+    """What is told of entries, and which box of each this rank holds.
+
+    Each box is told once, and entries have the number of theirs: most are cut alike.
+    """
 
     def __init__(self, entries: Entries) -> None:
         """Look through them once."""
@@ -51,17 +32,21 @@ class Columns:
         self._names, self._params = entries.names[:], entries.params[:]
         self._roles, self._boxes = entries.roles[:], entries.boxes[:]
         self._instead = dict(entries.instead)
-        boxes = entries.boxes
-        dtypes, shapes, offsets, sizes = zip(*boxes) if boxes else ((), (), (), ())
-        self.names = self.params = Texts(entries.names)
+        self.names = self.params = _texts(entries.names)
         if entries.params != entries.names:
-            self.params = Texts(entries.params)
-        self.roles = ints(ctypes.c_int32, map(_ROLES.__getitem__, entries.roles))
-        self.dtypes = ints(ctypes.c_int32, map(_DTYPES.__getitem__, dtypes))
-        self.ndims = ints(ctypes.c_int32, map(len, shapes))
-        self.shapes = _dims(shapes)
-        self.offsets = _dims(offsets)
-        self.sizes = _dims(sizes)
+            self.params = _texts(entries.params)
+        self.roles = bytes(map(_ROLES.__getitem__, entries.roles))
+        # By identity: equal boxes are one object, but for some that were forgotten.
+        keys = list(map(id, entries.boxes))
+        known = dict(zip(keys, entries.boxes))
+        numbers = dict(zip(known, count()))
+        self.numbers = ints(ctypes.c_uint32, map(numbers.__getitem__, keys))
+        self.boxes = list(known.values())
+        self.dtypes = ints(ctypes.c_int32, (_DTYPES[box.dtype] for box in self.boxes))
+        self.ndims = ints(ctypes.c_int32, (len(box.shape) for box in self.boxes))
+        self.shapes = _dims(box.shape for box in self.boxes)
+        self.offsets = _dims(box.offset for box in self.boxes)
+        self.sizes = _dims(box.size for box in self.boxes)
 
     def tell_of(self, entries: Entries) -> bool:
         """Say whether others would be the same."""
@@ -76,23 +61,33 @@ class Columns:
     @functools.cached_property
     def digest(self) -> bytes:
         """Of what ranks say alike that have the same tensors in the same order."""
-        import hashlib  # which brings libraries with it
+        # Not their boxes: what is cut alike here may not be so on another rank.
+        wholes = [(box.dtype, box.shape) for box in self.boxes]
+        kinds = dict(zip(dict.fromkeys(wholes), count()))
+        numbers = self.numbers
+        if len(kinds) < len(wholes):
+            kind_of = [kinds[whole] for whole in wholes]
+            numbers = ints(ctypes.c_uint32, map(kind_of.__getitem__, numbers))
+        # Equal values have equal bytes in version 0.
+        rest = marshal.dumps([list(kinds), list(self._instead.items())], 0)
+        parts = self.names, self.params, self.roles, bytes(numbers), rest
+        return b"".join(map(_digest, parts))
 
-        parts = (
-            self.names.memory,
-            self.params.memory,
-            self.roles,
-            self.dtypes,
-            self.ndims,
-            self.shapes,
-            # Equal values have equal bytes in version 0.
-            marshal.dumps(list(self._instead.items()), 0),
-        )
-        made = hashlib.sha256()
-        for part in parts:
-            made.update(memoryview(part).nbytes.to_bytes(8, "little"))
-            made.update(part)
-        return made.digest()
+
+def _texts(texts: Sequence[str]) -> bytes:
+    """All of them, each with a NUL."""
+    joined = "\0".join([*texts, ""])
+    code = joined.encode(errors="replace")
+    if joined.count("\0") != len(texts) or b"?" in code:
+        for text in texts:
+            check_name(text)
+    return code
+
+
+def _digest(data: bytes) -> bytes:
+    out = ctypes.c_uint64()
+    _abi.lib.dcp_flat_bytes_digest(data, len(data), ctypes.byref(out))
+    return len(data).to_bytes(8, "little") + out.value.to_bytes(8, "little")
 
 
 _last: Columns | None = None
@@ -113,7 +108,7 @@ def ints(kind: Any, numbers: Iterable[int]) -> Any:
     """An array of the library's, made by way of one of Python's, which is faster; and
     that of a list faster than one by one.
     """
-    code = {ctypes.c_int32: "i", ctypes.c_int64: "q"}.get(kind, "Q")
+    code = _CODES.get(kind, "Q")
     found = array.array(code, list(numbers))
     return (kind * len(found)).from_buffer(found)
 

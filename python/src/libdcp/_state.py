@@ -155,18 +155,19 @@ class State:
         self._alive = objects, entries
         return _abi.State.new(
             n=entries.n,
-            names=entries.names.array,
-            params=entries.params.array,
+            names=entries.names,
+            names_bytes=len(entries.names),
+            params=entries.params,
+            params_bytes=len(entries.params),
             roles=entries.roles,
+            boxes=entries.numbers,
+            n_boxes=len(entries.boxes),
             dtypes=entries.dtypes,
             ndims=entries.ndims,
             shapes=entries.shapes,
             offsets=entries.offsets,
             sizes=entries.sizes,
-            data=ints(
-                ctypes.c_void_p,
-                [0 if b is None else b.data_ptr() for b in self._buffers],
-            ),
+            data=ints(ctypes.c_void_p, self._addresses),
             dp=self._n_ranks,
             n_objects=len(objects),
             object_names=(ctypes.c_char_p * len(objects))(*(o[0] for o in objects)),
@@ -177,10 +178,8 @@ class State:
             object_sizes=ints(ctypes.c_uint64, (len(o[2]) for o in objects)),
         )
 
-    def _memory_of(self, local: Any) -> Any:
-        """Memory of the host that is dense: the tensor's own where that is such."""
-        if local is None or (local.is_cpu and local.is_contiguous()):
-            return local
+    def _dense(self, local: Any) -> Any:
+        """Memory of the host for it that is dense."""
         if isinstance(local, Array):
             return local.dense(copied=self._step is not None)
         import torch
@@ -200,7 +199,13 @@ class State:
         if self._staging is not None and self.is_away:
             self._buffers = self._staging.copies(self._entries.locals)
         else:
-            self._buffers = [self._memory_of(local) for local in self._entries.locals]
+            self._buffers = [
+                local
+                if local is None or (local.is_cpu and local.is_contiguous())
+                else self._dense(local)
+                for local in self._entries.locals
+            ]
+        self._addresses = [0 if b is None else b.data_ptr() for b in self._buffers]
 
     @property
     def values(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
@@ -254,6 +259,7 @@ class State:
         self._entries = self._entries.only(kept)
         self._columns = None
         self._buffers = [self._buffers[i] for i in kept]
+        self._addresses = [self._addresses[i] for i in kept]
 
     @property
     def facts(self) -> list[tuple[Any, ...]]:

@@ -48,8 +48,11 @@ static struct dcp_flat_comm talk_of(struct dcp_comm *comm)
 
 struct flat {
     struct sample sample;
-    const char *names[MOST_TENSORS], *params[MOST_TENSORS], *object_names[2];
-    int32_t roles[MOST_TENSORS], dtypes[MOST_TENSORS], ndims[MOST_TENSORS], are_json[2];
+    char names[MOST_TENSORS * 64], params[MOST_TENSORS * 64];
+    uint8_t roles[MOST_TENSORS];
+    uint32_t boxes[MOST_TENSORS];
+    const char *object_names[2];
+    int32_t dtypes[MOST_TENSORS], ndims[MOST_TENSORS], are_json[2];
     int64_t shapes[MOST_TENSORS * 4], offsets[MOST_TENSORS * 4], sizes[MOST_TENSORS * 4];
     void *data[MOST_TENSORS];
     const void *object_data[2];
@@ -57,30 +60,57 @@ struct flat {
     struct dcp_flat_state state;
 };
 
+/* `text` behind the texts that are there. */
+static void add_text(char *texts, uint64_t *bytes, const char *text)
+{
+    memcpy(texts + *bytes, text, strlen(text) + 1);
+    *bytes += strlen(text) + 1;
+}
+
+/* The number of a box that is told, or that is told now: `n` dimensions behind `at`. */
+static uint32_t box_of(struct flat *out, const struct dcp_local_tensor *local, size_t *at)
+{
+    struct dcp_flat_state *told = &out->state;
+    const struct dcp_region *region = &local->region;
+    size_t from = 0, bytes = (size_t)local->ndim * sizeof(int64_t);
+
+    for (int d = 0; d < local->ndim; d++) {
+        size_t i = *at + (size_t)d;
+        out->shapes[i] = local->shape[d];
+        out->offsets[i] = region->kind == DCP_BOX ? region->offset[d] : 0;
+        out->sizes[i] = region->kind == DCP_BOX     ? region->size[d]
+                        : region->kind == DCP_WHOLE ? local->shape[d]
+                                                    : 0;
+    }
+    for (uint32_t b = 0; b < told->n_boxes; from += (size_t)out->ndims[b++])
+        if (out->dtypes[b] == (int32_t)local->dtype && out->ndims[b] == local->ndim &&
+            memcmp(out->shapes + from, out->shapes + *at, bytes) == 0 &&
+            memcmp(out->offsets + from, out->offsets + *at, bytes) == 0 &&
+            memcmp(out->sizes + from, out->sizes + *at, bytes) == 0)
+            return b;
+    out->dtypes[told->n_boxes] = (int32_t)local->dtype;
+    out->ndims[told->n_boxes] = local->ndim;
+    *at += (size_t)local->ndim;
+    return (uint32_t)told->n_boxes++;
+}
+
 static void flat_make(struct flat *out, const char *layout, const struct dcp_comm *comm,
                       bool fill)
 {
     size_t at = 0;
 
     *out = (struct flat){ 0 };
+    struct dcp_flat_state *told = &out->state;
     sample_make(&out->sample, layout, comm->world_size, comm->rank, fill, RESHARD_SALT);
     const struct dcp_state *state = &out->sample.state;
     for (size_t t = 0; t < state->n_locals; t++) {
         const struct dcp_local_tensor *local = &state->locals[t];
-        const struct dcp_region *region = &local->region;
-        out->names[t] = local->name;
-        out->params[t] = local->param;
-        out->roles[t] = (int32_t)local->role;
-        out->dtypes[t] = (int32_t)local->dtype;
-        out->ndims[t] = local->ndim;
-        out->data[t] = region->kind == DCP_FLAT ? NULL : local->data;
-        for (int d = 0; d < local->ndim; d++, at++) {
-            out->shapes[at] = local->shape[d];
-            out->offsets[at] = region->kind == DCP_BOX ? region->offset[d] : 0;
-            out->sizes[at] = region->kind == DCP_BOX     ? region->size[d]
-                             : region->kind == DCP_WHOLE ? local->shape[d]
-                                                         : 0;
-        }
+        add_text(out->names, &told->names_bytes, local->name);
+        add_text(out->params, &told->params_bytes,
+                 local->param ? local->param : local->name);
+        out->roles[t] = (uint8_t)local->role;
+        out->boxes[t] = box_of(out, local, &at);
+        out->data[t] = local->region.kind == DCP_FLAT ? NULL : local->data;
     }
     for (size_t i = 0; i < state->n_objects; i++) {
         out->object_names[i] = state->objects[i].name;
@@ -88,23 +118,24 @@ static void flat_make(struct flat *out, const char *layout, const struct dcp_com
         out->object_data[i] = state->objects[i].data;
         out->object_sizes[i] = state->objects[i].size_bytes;
     }
-    out->state = (struct dcp_flat_state){ .struct_size = sizeof out->state,
-                                          .n = state->n_locals,
-                                          .names = out->names,
-                                          .params = out->params,
-                                          .roles = out->roles,
-                                          .dtypes = out->dtypes,
-                                          .ndims = out->ndims,
-                                          .shapes = out->shapes,
-                                          .offsets = out->offsets,
-                                          .sizes = out->sizes,
-                                          .data = out->data,
-                                          .layout = layout,
-                                          .n_objects = state->n_objects,
-                                          .object_names = out->object_names,
-                                          .objects_are_json = out->are_json,
-                                          .object_data = out->object_data,
-                                          .object_sizes = out->object_sizes };
+    told->struct_size = sizeof *told;
+    told->n = state->n_locals;
+    told->names = out->names;
+    told->params = out->params;
+    told->roles = out->roles;
+    told->boxes = out->boxes;
+    told->data = out->data;
+    told->dtypes = out->dtypes;
+    told->ndims = out->ndims;
+    told->shapes = out->shapes;
+    told->offsets = out->offsets;
+    told->sizes = out->sizes;
+    told->layout = layout;
+    told->n_objects = state->n_objects;
+    told->object_names = out->object_names;
+    told->objects_are_json = out->are_json;
+    told->object_data = out->object_data;
+    told->object_sizes = out->object_sizes;
 }
 
 struct job {
@@ -129,7 +160,7 @@ static void save(void *arg, struct dcp_comm *comm)
 
     flat_make(&flat, job->layout, comm, true);
     if (rank + 1 == job->wrong_rank)
-        flat.roles[3] = -1;
+        flat.roles[3] = DCP_N_ROLES;
     job->errs[rank].struct_size = sizeof job->errs[rank];
     job->codes[rank] =
         dcp_flat_save(&options, &told, &flat.state, &result, &job->errs[rank]);
@@ -221,6 +252,48 @@ static void failures_are_of_all_ranks(void **state)
     assert_int_equal(job.codes[1], DCP_E_USAGE);
 }
 
+/* Whether a list of tensors is wrong in that way; *out_tensor is named for it. */
+static bool spoil(struct flat *flat, int how, const char **out_tensor)
+{
+    struct dcp_flat_state *told = &flat->state;
+
+    *out_tensor = how < 4 ? flat->names : "";
+    switch (how) {
+    case 0:
+        flat->dtypes[0] = DCP_N_DTYPES;
+        return true;
+    case 1:
+        flat->roles[0] = DCP_N_ROLES;
+        return true;
+    case 2:
+        flat->boxes[0] = (uint32_t)told->n_boxes;
+        return true;
+    case 3:
+        flat->ndims[0] = DCP_MAX_NDIM + 1;
+        return true;
+    case 4:
+        flat->ndims[0] = -1;
+        return true;
+    case 5:
+        told->names = NULL;
+        return true;
+    case 6:
+        told->names_bytes--;
+        return true;
+    case 7:
+        add_text(flat->names, &told->names_bytes, "");
+        return true;
+    case 8:
+        told->params_bytes--;
+        return true;
+    case 9:
+        add_text(flat->params, &told->params_bytes, "");
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* No comm: a single rank. What is wrong with a list of tensors is told. */
 static void single_ranks(void **state)
 {
@@ -231,16 +304,17 @@ static void single_ranks(void **state)
     struct dcp_flat_error err = { .struct_size = sizeof err };
     struct dcp_comm self;
     struct flat flat;
+    const char *tensor;
 
     dcp_comm_self(&self);
     flat_make(&flat, "replicated", &self, true);
-    flat.dtypes[2] = DCP_N_DTYPES;
-    assert_int_equal(dcp_flat_save(&options, NULL, &flat.state, NULL, &err), DCP_E_USAGE);
-    assert_string_equal(err.tensor, flat.names[2]);
-    flat.dtypes[2] = DCP_BF16;
-    flat.ndims[0] = DCP_MAX_NDIM + 1;
-    assert_int_equal(dcp_flat_save(&options, NULL, &flat.state, NULL, &err), DCP_E_USAGE);
-    flat.ndims[0] = 2;
+    for (int how = 0; spoil(&flat, how, &tensor); how++) {
+        assert_int_equal(dcp_flat_save(&options, NULL, &flat.state, NULL, &err),
+                         DCP_E_USAGE);
+        assert_string_equal(err.tensor, tensor);
+        sample_free(&flat.sample);
+        flat_make(&flat, "replicated", &self, true);
+    }
     assert_int_equal(dcp_flat_save(&options, NULL, &flat.state, NULL, &err), 0);
     reshard_folder_check(folder->source, "replicated", 1);
     const struct dcp_flat_comm none = { .struct_size = sizeof none, .world_size = 1 };
