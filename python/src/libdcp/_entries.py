@@ -11,6 +11,7 @@ from . import _abi
 from ._array import Array, is_array
 from ._errors import UnsupportedError
 
+NOT_DENSE = -1  # on a device, or no memory that the library can use as it is
 _KEPT = 1 << 14  # boxes, so that equal ones are one: lists of such compare fast
 
 
@@ -61,6 +62,9 @@ class Entries:
         self.roles: list[str] = []
         self.boxes: list[Box] = []
         self.locals: list[Any] = []  # their memory; None: the box holds nothing
+        #: Where that lies, 0: nowhere, or NOT_DENSE. Asked for while the tensor is in the
+        #: cache, since of tens of thousands the first has left it when the last comes.
+        self.addresses: list[int] = []
         #: What a step that lacks one may have instead: the weights that it is tied to, or
         #: the settings that count the updates.
         self.instead: dict[str, tuple[str, ...]] = {}
@@ -76,6 +80,12 @@ class Entries:
         self.roles.append(role)
         self.boxes.append(box)
         self.locals.append(local)
+        if local is None:
+            self.addresses.append(0)
+        elif local.is_cpu and local.is_contiguous():
+            self.addresses.append(local.data_ptr())
+        else:
+            self.addresses.append(NOT_DENSE)
 
     def extend(self, others: Entries) -> None:
         """Take those, too."""
@@ -84,19 +94,18 @@ class Entries:
         self.roles += others.roles
         self.boxes += others.boxes
         self.locals += others.locals
+        self.addresses += others.addresses
         self.instead.update(others.instead)
 
     def only(self, chosen: Sequence[int]) -> Entries:
         """Those at some places, in that order."""
         made = Entries()
-        for i in chosen:
-            made.add(
-                self.names[i],
-                self.params[i],
-                self.roles[i],
-                self.boxes[i],
-                self.locals[i],
-            )
+        made.names = [self.names[i] for i in chosen]
+        made.params = [self.params[i] for i in chosen]
+        made.roles = [self.roles[i] for i in chosen]
+        made.boxes = [self.boxes[i] for i in chosen]
+        made.locals = [self.locals[i] for i in chosen]
+        made.addresses = [self.addresses[i] for i in chosen]
         made.instead = {n: self.instead[n] for n in made.names if n in self.instead}
         return made
 
@@ -130,17 +139,18 @@ class Boxes:
         What is asked of the spec of a DTensor, and not of the DTensor, costs a tenth.
         """
         if isinstance(tensor, self._sharded):
-            cut, spec, local = self._last, tensor._spec, tensor._local_tensor
+            spec, local = tensor._spec, tensor._local_tensor
+            meta, mesh, placements, box, is_empty = self._last
             if not (
-                spec.tensor_meta == cut.meta
-                and spec.mesh is cut.mesh
-                and spec.placements == cut.placements
+                spec.tensor_meta == meta
+                and spec.mesh is mesh
+                and spec.placements == placements
             ):
-                cut = self._last = self._cut_of(name, spec)
-            box = cut.box
-            if cut.is_empty:
+                self._last = self._cut_of(name, spec)
+                meta, _, _, box, is_empty = self._last
+            if is_empty:
                 return box, None
-            if local.shape != box.size or local.dtype is not cut.meta.dtype:
+            if local.shape != box.size or local.dtype is not meta.dtype:
                 _refuse(name, box, local)
             return box, local
         if is_array(tensor):

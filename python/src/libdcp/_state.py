@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from . import _abi
 from ._array import Array, is_array, no_grad
 from ._columns import Columns, columns_of, ints
-from ._entries import Box, Boxes, Entries, Staging
+from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
 from ._values import (
     RANDOM,
@@ -63,6 +63,7 @@ class State:
         self._boxes = Boxes()
         self._entries = Entries()
         self._columns: Columns | None = None  # of the entries, when they are asked for
+        self._copies: dict[int, Any] = {}  # dense ones, of entries that are not
         self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
         self._wanted: list[tuple[str, Any, Any]] = []  # and where a load puts them
         self._parts: list[Any] = []
@@ -167,7 +168,7 @@ class State:
             shapes=entries.shapes,
             offsets=entries.offsets,
             sizes=entries.sizes,
-            data=ints(ctypes.c_void_p, self._addresses),
+            data=ints(ctypes.c_void_p, self._entries.addresses),
             dp=self._n_ranks,
             n_objects=len(objects),
             object_names=(ctypes.c_char_p * len(objects))(*(o[0] for o in objects)),
@@ -196,16 +197,16 @@ class State:
         if theirs is not None:
             self._entries = self._united(theirs)
             self._columns = None
+        held = self._entries
         if self._staging is not None and self.is_away:
-            self._buffers = self._staging.copies(self._entries.locals)
-        else:
-            self._buffers = [
-                local
-                if local is None or (local.is_cpu and local.is_contiguous())
-                else self._dense(local)
-                for local in self._entries.locals
-            ]
-        self._addresses = [0 if b is None else b.data_ptr() for b in self._buffers]
+            copies = self._staging.copies(held.locals)
+            held.addresses = [0 if c is None else c.data_ptr() for c in copies]
+            self._copies = dict(enumerate(copies))
+        elif NOT_DENSE in held.addresses:
+            away = (i for i, at in enumerate(held.addresses) if at == NOT_DENSE)
+            self._copies = {i: self._dense(held.locals[i]) for i in away}
+            for i, copy in self._copies.items():
+                held.addresses[i] = copy.data_ptr()
 
     @property
     def values(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
@@ -252,14 +253,17 @@ class State:
 
     def leave_out(self, names: set[str]) -> None:
         """Do not ask the step for these; `fill` finds what they are."""
+        if not names:
+            return
         places = range(len(self._entries))
         out = [i for i in places if self._entries.names[i] in names]
         kept = [i for i in places if self._entries.names[i] not in names]
         self._left_out = self._entries.only(out)
         self._entries = self._entries.only(kept)
+        self._copies = {
+            i: self._copies[old] for i, old in enumerate(kept) if old in self._copies
+        }
         self._columns = None
-        self._buffers = [self._buffers[i] for i in kept]
-        self._addresses = [self._addresses[i] for i in kept]
 
     @property
     def facts(self) -> list[tuple[Any, ...]]:
@@ -310,10 +314,10 @@ class State:
         self._objects, self._saved_by, self._trust = objects, saved_by, trust
         self._others: set[str] = set()
         with no_grad():
-            for local, buffer in zip(self._entries.locals, self._buffers):
-                if buffer is not local:
-                    local.copy_(buffer)
-            self._fill_left_out()
+            for i, copy in self._copies.items():
+                self._entries.locals[i].copy_(copy)
+            if len(self._left_out):
+                self._fill_left_out()
         for name, place, key in self._wanted:
             value = self.value_of(name)
             if isinstance(place, (MutableMapping, MutableSequence)):
