@@ -60,6 +60,10 @@ int dcp_json_parse_part(const char *text, const char *part, size_t size_bytes,
         json_loadb(part, size_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!value && errno == ENOMEM)
         return dcp_error_memory(err, what);
+    if (!value && json_error_code(&why) == json_error_null_character)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "%s: a text in it has a NUL, which nothing here can have",
+                             what);
     if (!value) {
         size_t at = why.position > 0 ? (size_t)why.position - 1 : 0;
         return dcp_json_wrong(text, part + (at < size_bytes ? at : size_bytes), what,

@@ -11,7 +11,7 @@
 
 /* Parses one value and nothing behind it. Duplicate keys, NaN, depth over 64 and bad
  * UTF-8 are refused. `what` names the text in the message. *out is freed with
- * json_decref. Errors: CORRUPT, MEMORY. */
+ * json_decref. Errors: CORRUPT, MEMORY, UNSUPPORTED (a text with a NUL). */
 int dcp_json_parse(const char *text, size_t size_bytes, const char *what, json_t **out,
                    struct dcp_error *err);
 

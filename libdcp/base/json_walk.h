@@ -33,7 +33,7 @@ int dcp_json_walk_init(struct dcp_json_walk *walk, struct dcp_json_span doc,
 void dcp_json_walk_fini(struct dcp_json_walk *walk);
 /* Goes on to the next member. Values are only found here, and checked when they are
  * parsed: whoever walks parses each. False behind the last, and when it failed: rc says
- * which. Errors: CORRUPT, MEMORY. */
+ * which. Errors: those of dcp_json_parse. */
 bool dcp_json_walk_next(struct dcp_json_walk *walk, struct dcp_error *err);
 /* The same in an array, in two steps, for who can read some values faster: `at` is where
  * the next one begins, and who reads it sets it to where it ends, or finds it so. */
@@ -43,8 +43,8 @@ static inline const char *dcp_json_walk_key(const struct dcp_json_walk *walk)
 {
     return walk->key.data ? (const char *)walk->key.data : "";
 }
-/* The present value. Errors: CORRUPT, MEMORY; UNSUPPORTED when it would take much more
- * memory than its text. */
+/* The present value. Errors: those of dcp_json_parse; UNSUPPORTED also when it would take
+ * much more memory than its text. */
 int dcp_json_walk_parse(const struct dcp_json_walk *walk, json_t **out,
                         struct dcp_error *err);
 /* An object whose large members are to be walked: those that are named (the list ends

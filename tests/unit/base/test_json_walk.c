@@ -57,16 +57,20 @@ static void bad_texts(void **state)
 {
     (void)state;
     static const char *const texts[] = {
-        "",           "[",          "[1",
-        "[1,]",       "[,1]",       "[1 2]",
-        "[1]x",       "[] []",      "[nul]",
-        "[01]",       "[1:2]",      "[\"a]",
-        "[{]",        "[}]",        "[{\"a\"}]",
-        "['a']",      "[\"\xff\"]", "[\"a\\u0000\"]",
-        "[1e999]",    "{",          "{\"a\"}",
-        "{\"a\":}",   "{\"a\":1,}", "{a:1}",
-        "{1:1}",      "{\"a\" 1}",  "{\"\xff\":1}",
-        "{\"\n\":1}", "{\"a\":1}}", "{\"\\u0000\":1}",
+        "",           "[",
+        "[1",         "[1,]",
+        "[,1]",       "[1 2]",
+        "[1]x",       "[] []",
+        "[nul]",      "[01]",
+        "[1:2]",      "[\"a]",
+        "[{]",        "[}]",
+        "[{\"a\"}]",  "['a']",
+        "[\"\xff\"]", "[1e999]",
+        "{",          "{\"a\"}",
+        "{\"a\":}",   "{\"a\":1,}",
+        "{a:1}",      "{1:1}",
+        "{\"a\" 1}",  "{\"\xff\":1}",
+        "{\"\n\":1}", "{\"a\":1}}",
     };
     for (size_t i = 0; i < DCP_ARRAY_LEN(texts); i++) {
         char out[256];
@@ -81,6 +85,17 @@ static void bad_texts(void **state)
         assert_int_equal(walk_all(text, *text ? *text : '{', out, sizeof out, NULL),
                          DCP_E_CORRUPT);
     }
+}
+
+/* JSON may have it; a name or a text that ends at it is another one. */
+static void no_text_has_a_nul(void **state)
+{
+    (void)state;
+    char out[256];
+    assert_int_equal(walk_all("[\"a\\u0000\"]", '[', out, sizeof out, NULL),
+                     DCP_E_UNSUPPORTED);
+    assert_int_equal(walk_all("{\"a\\u0000\":1}", '{', out, sizeof out, NULL),
+                     DCP_E_UNSUPPORTED);
 }
 
 static void lines_are_those_of_the_document(void **state)
@@ -155,6 +170,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_one_by_one),
         cmocka_unit_test(bad_texts),
+        cmocka_unit_test(no_text_has_a_nul),
         cmocka_unit_test(lines_are_those_of_the_document),
         cmocka_unit_test(depth_is_limited),
         cmocka_unit_test(large_members_are_left),
