@@ -3,36 +3,18 @@
 #ifndef TRAINER_OPS_SIMD_H
 #define TRAINER_OPS_SIMD_H
 
+#include "base/clones.h"
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__SANITIZE_THREAD__)
-#define OPS_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define OPS_TSAN 1
-#endif
-#endif
-
-/* Compiles a function once for each width of vectors and picks one when the program is
- * loaded. The thread sanitizer is not ready that early, and clang before 18 gives the
- * function a name that no other file finds. A function must not open a parallel region
- * itself: what it runs in threads would be compiled for the narrowest. */
-#if !defined(__x86_64__) || defined(OPS_TSAN) || \
-    (defined(__clang__) && __clang_major__ < 18)
-#define OPS_CLONES
-#elif defined(__clang__) || __GNUC__ >= 12
-#define OPS_CLONES \
-    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define OPS_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
+/* DCP_CLONES: such a function must not open a parallel region itself: what it runs in
+ * threads would be compiled for the narrowest vectors. */
 
 /* Iterations are independent and are shared out among threads, in a fixed way; `enough`
  * says when that pays. TASKS: so many threads take them as they get done. The thread
  * sanitizer does not know OpenMP's barriers. */
 #define OPS_PRAGMA(text) _Pragma(#text)
-#if defined(_OPENMP) && !defined(OPS_TSAN)
+#if defined(_OPENMP) && !defined(DCP_TSAN)
 #include <omp.h>
 #define OPS_PARALLEL_FOR(enough) OPS_PRAGMA(omp parallel for schedule(static) if (enough))
 #define OPS_PARALLEL_TASKS(threads) \

@@ -1,5 +1,6 @@
 /* dtype: sizes and names of element types, roles and codecs, and casts between them. */
 #include "base/bytes.h"
+#include "base/clones.h"
 #include "base/mem.h"
 #include <dcp/tensor.h>
 #include <math.h>
@@ -235,7 +236,7 @@ static void put(enum dcp_dtype dtype, unsigned char *p, double v)
 
 /* The casts that move gigabytes. NaN keeps its sign and stays quiet, as in
  * small_encode. */
-static void f32_to_bf16(const unsigned char *in, unsigned char *out, size_t n)
+DCP_CLONES static void f32_to_bf16(const unsigned char *in, unsigned char *out, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t u;
@@ -247,7 +248,7 @@ static void f32_to_bf16(const unsigned char *in, unsigned char *out, size_t n)
     }
 }
 
-static void bf16_to_f32(const unsigned char *in, unsigned char *out, size_t n)
+DCP_CLONES static void bf16_to_f32(const unsigned char *in, unsigned char *out, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint16_t v;
@@ -277,7 +278,7 @@ static uint16_t f16_of(uint32_t u)
     return (uint16_t)(sign | (magnitude - 0x3f000000));
 }
 
-static void f32_to_f16(const unsigned char *in, unsigned char *out, size_t n)
+DCP_CLONES static void f32_to_f16(const unsigned char *in, unsigned char *out, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t u;
@@ -302,7 +303,7 @@ static float f16_value(uint16_t half)
     return half & 0x8000 ? -v : v;
 }
 
-static void f16_to_f32(const unsigned char *in, unsigned char *out, size_t n)
+DCP_CLONES static void f16_to_f32(const unsigned char *in, unsigned char *out, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint16_t half;

@@ -1,5 +1,7 @@
 #include "block.h"
 #include "base/bytes.h"
+#include "base/clones.h"
+#include "base/planes.h"
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +27,7 @@ struct dcp_delta_coder {
     unsigned char *room;
 };
 
-enum { GAPS_CAP = GAP_BYTES << 20 };
+enum { GAPS_CAP = GAP_BYTES << 20, MAX_WIDTH = 8 };
 
 int dcp_delta_coder_new(struct dcp_delta_coder **out, struct dcp_error *err)
 {
@@ -73,7 +75,8 @@ unsigned char *dcp_delta_coder_room(struct dcp_delta_coder *coder)
 
 /* -- bytes --------------------------------------------------------------------------- */
 
-static void xor_into(unsigned char *out, const unsigned char *with, size_t n)
+DCP_CLONES static void xor_into(unsigned char *restrict out,
+                                const unsigned char *restrict with, size_t n)
 {
     size_t i = 0;
 
@@ -88,25 +91,33 @@ static void xor_into(unsigned char *out, const unsigned char *with, size_t n)
         out[i] ^= with[i];
 }
 
+/* The places of planes that lie one behind the other. */
+static void place_planes(unsigned char *memory, size_t rows, size_t width,
+                         unsigned char *planes[MAX_WIDTH])
+{
+    for (size_t b = 0; b < width; b++)
+        planes[b] = memory + b * rows;
+}
+
 /* Byte b of every element together; n is a multiple of width. */
 static void split(const unsigned char *in, unsigned char *out, size_t n, size_t width)
 {
-    size_t rows = n / width;
+    unsigned char *planes[MAX_WIDTH];
 
-    for (size_t b = 0; b < width; b++)
-        for (size_t i = 0; i < rows; i++)
-            out[b * rows + i] = in[i * width + b];
+    place_planes(out, n / width, width, planes);
+    dcp_planes_split(in, n / width, width, false, planes);
 }
 
 /* The masks of elements, given in planes, applied to the elements themselves. */
-static void apply_planes(const unsigned char *planes, unsigned char *out, size_t n,
+static void apply_planes(struct dcp_delta_coder *coder, unsigned char *out, size_t n,
                          size_t width)
 {
-    size_t rows = n / width;
+    unsigned char *planes[MAX_WIDTH];
 
-    for (size_t b = 0; b < width; b++)
-        for (size_t i = 0; i < rows; i++)
-            out[i * width + b] ^= planes[b * rows + i];
+    place_planes(coder->planes, n / width, width, planes);
+    dcp_planes_join((const unsigned char *const *)planes, n / width, width, false,
+                    coder->tried);
+    xor_into(out, coder->tried, n);
 }
 
 /* Where the next byte that is not zero stands, from `at` on; n: nowhere. */
@@ -399,6 +410,6 @@ int dcp_delta_decode(struct dcp_delta_coder *coder, unsigned method, unsigned wi
         return apply_sparse(coder, width, stored, stored_n, bytes, n, err);
     rc = decompress(coder, coder->planes, n, stored, stored_n, err);
     if (!rc)
-        apply_planes(coder->planes, bytes, n, width);
+        apply_planes(coder, bytes, n, width);
     return rc;
 }

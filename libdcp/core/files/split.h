@@ -3,7 +3,7 @@
 #ifndef DCP_CORE_FILES_SPLIT_H
 #define DCP_CORE_FILES_SPLIT_H
 
-#include "planes.h"
+#include "base/planes.h"
 #include <dcp/error.h>
 #include <zstd.h>
 

@@ -2,7 +2,7 @@
 #ifndef DCP_CORE_FILES_TRIAL_H
 #define DCP_CORE_FILES_TRIAL_H
 
-#include "planes.h"
+#include "base/planes.h"
 #include <zstd.h>
 
 enum dcp_plane_way {

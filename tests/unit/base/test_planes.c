@@ -1,6 +1,6 @@
 /* Planes: each byte of each number has its place, turned or not, and comes back from it.
  */
-#include "core/files/planes.h"
+#include "base/planes.h"
 #include "lib/acts.h"
 #include <setjmp.h>
 #include <stdarg.h>
