@@ -1,6 +1,6 @@
 #include "planes.h"
 
-#include "clones.h"
+#include "vectors.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
  * loops are written so that compilers make vectors of them and take `turned` out of them.
  */
 
-DCP_CLONES static void split_2(const unsigned char *restrict in, size_t n, bool turned,
-                               unsigned char *restrict low, unsigned char *restrict high)
+DCP_VECTORS static void split_2(const unsigned char *restrict in, size_t n, bool turned,
+                                unsigned char *restrict low, unsigned char *restrict high)
 {
     for (size_t i = 0; i < n; i++) {
         uint16_t x;
@@ -21,9 +21,9 @@ DCP_CLONES static void split_2(const unsigned char *restrict in, size_t n, bool 
     }
 }
 
-DCP_CLONES static void join_2(const unsigned char *restrict low,
-                              const unsigned char *restrict high, size_t n, bool turned,
-                              unsigned char *restrict out)
+DCP_VECTORS static void join_2(const unsigned char *restrict low,
+                               const unsigned char *restrict high, size_t n, bool turned,
+                               unsigned char *restrict out)
 {
     for (size_t i = 0; i < n; i++) {
         uint16_t x = (uint16_t)(low[i] | high[i] << 8);
@@ -33,9 +33,9 @@ DCP_CLONES static void join_2(const unsigned char *restrict low,
     }
 }
 
-DCP_CLONES static void split_4(const unsigned char *restrict in, size_t n, bool turned,
-                               unsigned char *restrict p0, unsigned char *restrict p1,
-                               unsigned char *restrict p2, unsigned char *restrict p3)
+DCP_VECTORS static void split_4(const unsigned char *restrict in, size_t n, bool turned,
+                                unsigned char *restrict p0, unsigned char *restrict p1,
+                                unsigned char *restrict p2, unsigned char *restrict p3)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t x;
@@ -49,11 +49,11 @@ DCP_CLONES static void split_4(const unsigned char *restrict in, size_t n, bool 
     }
 }
 
-DCP_CLONES static void join_4(const unsigned char *restrict p0,
-                              const unsigned char *restrict p1,
-                              const unsigned char *restrict p2,
-                              const unsigned char *restrict p3, size_t n, bool turned,
-                              unsigned char *restrict out)
+DCP_VECTORS static void join_4(const unsigned char *restrict p0,
+                               const unsigned char *restrict p1,
+                               const unsigned char *restrict p2,
+                               const unsigned char *restrict p3, size_t n, bool turned,
+                               unsigned char *restrict out)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t x =

@@ -86,7 +86,7 @@ INLINE void narrow_as(enum dcp_dtype dtype, const float *x, void *out, int64_t n
         value_put(dtype, out, i, x[i]);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void narrow(enum dcp_dtype dtype, const float *x, void *out, int64_t n)
 {
     BY_DTYPE(dtype, narrow_as, x, out, n);
@@ -98,7 +98,7 @@ INLINE void widen_as(enum dcp_dtype dtype, const void *x, float *out, int64_t n)
         out[i] = value_get(dtype, x, i);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void widen(enum dcp_dtype dtype, const void *x, float *out, int64_t n)
 {
     BY_DTYPE(dtype, widen_as, x, out, n);
@@ -110,7 +110,7 @@ INLINE void add_as(enum dcp_dtype dtype, float *sum, const void *x, int64_t n)
         sum[i] += value_get(dtype, x, i);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void add(enum dcp_dtype dtype, float *sum, const void *x, int64_t n)
 {
     BY_DTYPE(dtype, add_as, sum, x, n);
@@ -176,7 +176,7 @@ void ops_host_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
         sum_block(dtype, at, size_at(n, at, BLOCK), x, parts, n_parts, out);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void blend(float a, const float *x, float b, const float *y, float *out, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -195,21 +195,21 @@ void ops_host_blend(void *ctx, int64_t n, float a, const float *x, float b,
 
 /* --- exact sums --- */
 
-DCP_CLONES
+DCP_VECTORS
 static void add_units_of(const float *x, double scale, int64_t *units, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         units[i] = exact_plus(units[i], exact_units(x[i], scale));
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void merge(const int64_t *more, int64_t *units, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         units[i] = exact_plus(units[i], more[i]);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void values_of(const int64_t *units, double scale, float *values, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

@@ -66,7 +66,7 @@ INLINE void quantize_as(enum dcp_dtype dtype, int bits, enum dcp_dtype as, const
     }
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void quantize(enum dcp_dtype dtype, int bits, enum dcp_dtype as, const void *x,
                      int64_t begin, int64_t n, void *blocks)
 {
@@ -114,7 +114,7 @@ INLINE void dequantize_as(enum dcp_dtype dtype, int bits, const void *blocks,
     }
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void dequantize(enum dcp_dtype dtype, int bits, const void *blocks, int64_t begin,
                        int64_t n, void *out)
 {

@@ -6,7 +6,7 @@
 #define UNIT_BITS 60 /* of the largest square */
 #define BASE 4294967296.0
 
-DCP_CLONES
+DCP_VECTORS
 float norm_peak(float peak, const float *x, int64_t n)
 {
     uint32_t max = norm_magnitude(peak);
@@ -31,7 +31,7 @@ double norm_scale(float peak)
     return peak == 0 ? 0 : ldexp(1, unit_exponent(peak));
 }
 
-DCP_CLONES
+DCP_VECTORS
 void norm_add(struct norm *norm, float peak, const float *x, int64_t n)
 {
     double scale = norm_scale(peak);

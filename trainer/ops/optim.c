@@ -48,7 +48,7 @@ INLINE void step_as(enum optim_type type, const struct at *at,
 
 /* Each optimizer is a function of its own. */
 #define STEP_OF(name, type)                                              \
-    DCP_CLONES                                                           \
+    DCP_VECTORS                                                          \
     static void name(const struct at *at, const struct optim_factors *f) \
     {                                                                    \
         step_as(type, at, f);                                            \
@@ -90,7 +90,7 @@ INLINE void widen_as(enum dcp_dtype dtype, const void *restrict from, float *res
         to[i] = value_get(dtype, from, i);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void widen(enum dcp_dtype dtype, const void *from, float *to, int64_t n)
 {
     BY_DTYPE(dtype, widen_as, from, to, n);
@@ -104,7 +104,7 @@ INLINE void narrow_as(enum dcp_dtype dtype, const float *restrict from, void *re
         value_put(dtype, to, i, from[i]);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void narrow(enum dcp_dtype dtype, const float *from, void *to, int64_t n)
 {
     BY_DTYPE(dtype, narrow_as, from, to, n);

@@ -3,11 +3,11 @@
 #ifndef TRAINER_OPS_SIMD_H
 #define TRAINER_OPS_SIMD_H
 
-#include "base/clones.h"
+#include "base/vectors.h"
 #include <stdint.h>
 #include <string.h>
 
-/* DCP_CLONES: such a function must not open a parallel region itself: what it runs in
+/* DCP_VECTORS: such a function must not open a parallel region itself: what it runs in
  * threads would be compiled for the narrowest vectors. */
 
 /* Iterations are independent and are shared out among threads, in a fixed way; `enough`

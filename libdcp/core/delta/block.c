@@ -1,7 +1,7 @@
 #include "block.h"
 #include "base/bytes.h"
-#include "base/clones.h"
 #include "base/planes.h"
+#include "base/vectors.h"
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,8 +75,8 @@ unsigned char *dcp_delta_coder_room(struct dcp_delta_coder *coder)
 
 /* -- bytes --------------------------------------------------------------------------- */
 
-DCP_CLONES static void xor_into(unsigned char *restrict out,
-                                const unsigned char *restrict with, size_t n)
+DCP_VECTORS static void xor_into(unsigned char *restrict out,
+                                 const unsigned char *restrict with, size_t n)
 {
     size_t i = 0;
 

@@ -1,6 +1,6 @@
 #include "finite.h"
 
-#include "base/clones.h"
+#include "base/vectors.h"
 #include <string.h>
 
 bool dcp_finite_matters(const struct dcp_tensor *tensor)
@@ -18,8 +18,8 @@ bool dcp_finite_matters(const struct dcp_tensor *tensor)
 /* Whether some element has all of the bits `full`, which reach up to its sign: adding the
  * lowest of them carries into the sign then, and never further. A word at a time, without
  * a branch, so that it runs as fast as memory. */
-DCP_CLONES static bool any_full(const unsigned char *data, size_t n, uint64_t ones,
-                                uint64_t full)
+DCP_VECTORS static bool any_full(const unsigned char *data, size_t n, uint64_t ones,
+                                 uint64_t full)
 {
     const uint64_t mask = ones * full, lowest = ones * (full & -full);
     uint64_t carried = 0, word;

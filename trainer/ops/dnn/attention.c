@@ -114,7 +114,7 @@ INLINE void cast_rows_as(enum dcp_dtype dtype, int64_t n, int64_t size, const fl
             value_put(dtype, out, i * ld_out + c, in[i * ld_in + c]);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void cast_rows(enum dcp_dtype dtype, int64_t n, int64_t size, const float *in,
                       int64_t ld_in, uint16_t *out, int64_t ld_out)
 {
@@ -244,7 +244,7 @@ static void zero(enum dcp_dtype dtype, void *array, int64_t begin, int64_t end)
 
 /* Softmax of the first n of `keys` scores, zeros behind; p may be the scores. Returns the
  * logarithm of the sum of exponentials. */
-DCP_CLONES
+DCP_VECTORS
 static float softmax_row(enum dcp_dtype dtype, float *scores, int64_t n, int64_t keys,
                          float scale, void *p)
 {
@@ -302,7 +302,7 @@ INLINE void softmax_grads_as(enum dcp_dtype dtype, int64_t n, const float *score
 
 /* From scores and dscores = dout · v: p, the softmax again, and ds, the gradient of the
  * unscaled scores (formula in ops/cpu/cpu.c); zeros behind the first n. */
-DCP_CLONES
+DCP_VECTORS
 static void softmax_row_backward(enum dcp_dtype dtype, float *scores, float *dscores,
                                  int64_t n, int64_t keys, float scale, float lse, void *p,
                                  void *ds)

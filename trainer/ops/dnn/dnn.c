@@ -50,7 +50,7 @@ INLINE void begin_row_as(enum dcp_dtype dtype, int64_t n, const void *bias,
         memcpy(c, add, (size_t)n * sizeof *c);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void begin_row(enum dcp_dtype dtype, int64_t n, const void *bias, const float *add,
                       float *c)
 {
@@ -88,7 +88,7 @@ INLINE void embed_row_as(enum dcp_dtype dtype, int64_t width, const void *wte,
         out[j] = value_get(dtype, wte, j) + value_get(dtype, wpe, j);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void embed_row(enum dcp_dtype dtype, int64_t width, const void *wte,
                       const void *wpe, float *out)
 {
@@ -106,7 +106,7 @@ static void embed(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t seq_len
                   at(dtype, wpe, (begin + r % seq_len) * width), out + r * width);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void add_to(float *sum, const float *x, int64_t n)
 {
     for (int64_t j = 0; j < n; j++)
@@ -152,7 +152,7 @@ INLINE void norm_row_as(enum dcp_dtype dtype, int64_t width, float eps, const fl
     *out_rstd = rstd;
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void norm_row(enum dcp_dtype dtype, int64_t width, float eps, const float *x,
                      const void *weight, const void *bias, void *out, float *mean,
                      float *rstd)
@@ -191,7 +191,7 @@ INLINE void norm_row_backward_as(enum dcp_dtype dtype, int64_t width, const floa
     }
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void norm_row_backward(enum dcp_dtype dtype, int64_t width, const float *dout,
                               const float *x, const void *weight, float mean, float rstd,
                               float *dx)
@@ -199,7 +199,7 @@ static void norm_row_backward(enum dcp_dtype dtype, int64_t width, const float *
     BY_DTYPE(dtype, norm_row_backward_as, width, dout, x, weight, mean, rstd, dx);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void norm_columns_backward(int64_t rows, int64_t width, int64_t n,
                                   const float *dout, const float *x, const float *mean,
                                   const float *rstd, float *dweight, float *dbias)
@@ -251,7 +251,7 @@ INLINE void gelu_part_as(enum dcp_dtype dtype, int64_t n, const float *x, void *
         value_put(dtype, out, i, x[i] * gelu_gate(x[i]));
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void gelu_part(enum dcp_dtype dtype, int64_t n, const float *x, void *out)
 {
     BY_DTYPE(dtype, gelu_part_as, n, x, out);
@@ -282,7 +282,7 @@ INLINE void gelu_part_backward_as(enum dcp_dtype dtype, int64_t n, const float *
     }
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void gelu_part_backward(enum dcp_dtype dtype, int64_t n, const float *x,
                                const float *dout, void *dx)
 {
@@ -334,7 +334,7 @@ INLINE void scaled_exp_as(enum dcp_dtype dtype, int64_t n, const float *x, float
         value_put(dtype, out, j, factor * ops_exp(x[j] - max));
 }
 
-DCP_CLONES
+DCP_VECTORS
 static double cross_entropy_row(enum dcp_dtype dtype, int64_t n, const float *logits,
                                 int32_t target, float scale, void *dlogits)
 {
@@ -375,7 +375,7 @@ INLINE void sum_columns_as(enum dcp_dtype dtype, int64_t rows, int64_t width, in
         sums[j] += sum[j];
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void sum_columns(enum dcp_dtype dtype, int64_t rows, int64_t width, int64_t n,
                         const void *x, float *sums)
 {

@@ -89,7 +89,7 @@ INLINE void widen_rows_as(enum dcp_dtype dtype, int64_t rows, int64_t columns,
             out[r * columns + j] = value_get(dtype, in, r * ld + j);
 }
 
-DCP_CLONES
+DCP_VECTORS
 static void widen_rows(enum dcp_dtype dtype, int64_t rows, int64_t columns,
                        const uint16_t *in, int64_t ld, float *out)
 {

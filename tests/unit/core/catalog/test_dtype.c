@@ -307,21 +307,56 @@ static void small_integers(void **state)
     assert_true(isnan(out[3]));
 }
 
+enum { MANY = (1 << 16) + 7 };
+
+static bool holds_nan(enum dcp_dtype dtype, const void *number)
+{
+    double wide;
+
+    dcp_cast(dtype, DCP_F64, number, &wide, 1, NULL);
+    return isnan(wide);
+}
+
+/* Many at once, in vectors or by tables, are what each of them is by way of a double. A
+ * NaN may be another one. */
+static void check_many(enum dcp_dtype from, enum dcp_dtype to, const unsigned char *in,
+                       unsigned char *out)
+{
+    size_t from_size = dcp_dtype_size(from), to_size = dcp_dtype_size(to);
+
+    assert_int_equal(dcp_cast(from, to, in, out, MANY, NULL), 0);
+    for (size_t k = 0; k < MANY; k++) {
+        double wide;
+        unsigned char one[8];
+        dcp_cast(from, DCP_F64, in + k * from_size, &wide, 1, NULL);
+        dcp_cast(DCP_F64, to, &wide, one, 1, NULL);
+        if (memcmp(one, out + k * to_size, to_size) != 0 &&
+            !(holds_nan(to, one) && holds_nan(to, out + k * to_size)))
+            fail_msg("%s to %s, number %zu", dcp_dtype_name(from), dcp_dtype_name(to), k);
+    }
+}
+
 static void many_at_once(void **state)
 {
     (void)state;
+    static const enum dcp_dtype kinds[] = { DCP_F32,         DCP_F16,     DCP_BF16,
+                                            DCP_F8_E5M2,     DCP_F8_E4M3, DCP_F8_E4M3FNUZ,
+                                            DCP_F8_E5M2FNUZ, DCP_F8_E8M0, DCP_BOOL,
+                                            DCP_U8,          DCP_I8,      DCP_I16 };
+    enum { N_KINDS = sizeof kinds / sizeof *kinds };
+    static uint64_t in[MANY], out[MANY];
     uint64_t seed = 43;
-    float in[1000];
-    uint16_t all[1000], one;
 
-    for (int k = 0; k < 1000; k++) {
-        uint32_t bits = (uint32_t)acts_random(&seed);
-        memcpy(&in[k], &bits, sizeof bits);
-    }
-    dcp_cast(DCP_F32, DCP_BF16, in, all, 1000, NULL);
-    for (int k = 0; k < 1000; k++) {
-        dcp_cast(DCP_F32, DCP_BF16, &in[k], &one, 1, NULL);
-        assert_int_equal(one, all[k]);
+    for (int f = 0; f < N_KINDS; f++) {
+        size_t size = dcp_dtype_size(kinds[f]);
+        for (size_t k = 0; k < MANY; k++) { /* all codes of 16 bits */
+            uint64_t code = size > 2 ? acts_random(&seed) : k;
+            memcpy((unsigned char *)in + k * size, &code, size);
+        }
+        for (int t = 0; t < N_KINDS; t++)
+            if (kinds[t] != kinds[f] && dcp_dtype_is_float(kinds[t]) &&
+                kinds[t] != DCP_F8_E8M0)
+                check_many(kinds[f], kinds[t], (unsigned char *)in, (unsigned char *)out);
     }
 }
 
@@ -365,6 +400,14 @@ static void numbers_out_of_range(void **state)
     assert_int_equal(overflows(DCP_F8_E5M2, in, N), 4);
     assert_int_equal(overflows(DCP_BF16, in, N), 0);
     assert_int_equal(overflows(DCP_F16, in, 5), 0);
+    float many[100] = { 0 };
+    for (int k = 0; k < 100; k++) { /* wherever in a vector it stands */
+        unsigned char out[200];
+        many[k] = k % 2 ? -70000 : 65520;
+        assert_int_equal(dcp_cast(DCP_F32, DCP_F16, many, out, 100, NULL), 0);
+        assert_int_equal(dcp_cast_overflows(DCP_F32, DCP_F16, many, out, 100), 1);
+        many[k] = 0;
+    }
 }
 
 static void refusals_and_copies(void **state)

@@ -1,6 +1,6 @@
-/* clones: a function that is compiled once for each width of vectors. */
-#ifndef DCP_BASE_CLONES_H
-#define DCP_BASE_CLONES_H
+/* vectors: a function that is compiled once for each width of vectors. */
+#ifndef DCP_BASE_VECTORS_H
+#define DCP_BASE_VECTORS_H
 
 #if defined(__SANITIZE_THREAD__)
 #define DCP_TSAN 1
@@ -15,12 +15,12 @@
  * before 18 gives the function a name that no other file finds. */
 #if !defined(__x86_64__) || defined(DCP_TSAN) || \
     (defined(__clang__) && __clang_major__ < 18)
-#define DCP_CLONES
+#define DCP_VECTORS
 #elif defined(__clang__) || __GNUC__ >= 12
-#define DCP_CLONES \
+#define DCP_VECTORS \
     __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
-#define DCP_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define DCP_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 
 #endif
