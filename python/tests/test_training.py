@@ -368,6 +368,25 @@ def test_what_does_not_fit(tmp_path):
         libdcp.save({"optim": optim}, run, step=2)
 
 
+def test_subnormal_numbers_are_kept(tmp_path):
+    """PyTorch may flush them to zero; what it sets for its own sums is not for casts."""
+    halves = torch.arange(1, 1001, dtype=torch.int16).view(torch.float16)
+    small = torch.arange(1, 1001).float() * 2**-24
+    run, out = str(tmp_path / "run"), str(tmp_path / "out.safetensors")
+    libdcp.save({"w": halves, "x": small}, run, step=0)
+    into = {"w": torch.zeros(1000), "x": torch.zeros(1000, dtype=torch.float16)}
+    assert torch.set_flush_denormal(True)
+    try:
+        libdcp.load(into, run, allow_cast=True)
+        libdcp.export(run, out, dtype="fp16", only="all")
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(into["w"], halves.float())
+    assert torch.equal(into["x"], halves)
+    with libdcp.open(out) as ckpt:
+        assert torch.equal(ckpt["x"].torch(), halves)
+
+
 def test_tied_weights_under_one_name(tmp_path):
     """Whichever of its names a step has a tied weight by."""
     for step, name in enumerate(("embed.weight", "head.weight")):

@@ -1,6 +1,7 @@
 /* Element types: names, and casts against the definition of the formats: every code is
  * decoded exactly, and every rounding gives the nearest code, ties to even. */
 #include "lib/acts.h"
+#include <fenv.h>
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -360,6 +361,62 @@ static void many_at_once(void **state)
     }
 }
 
+#define FLUSH_TO_ZERO 0x8040u /* and take subnormal numbers for zero: of MXCSR */
+
+static void set_otherwise(void)
+{
+    fesetround(FE_UPWARD);
+#ifdef __x86_64__
+    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | FLUSH_TO_ZERO);
+#endif
+}
+
+static bool is_set_otherwise(void)
+{
+#ifdef __x86_64__
+    if ((__builtin_ia32_stmxcsr() & FLUSH_TO_ZERO) != FLUSH_TO_ZERO)
+        return false;
+#endif
+    return fegetround() == FE_UPWARD;
+}
+
+/* PyTorch's set_flush_denormal sets it for the thread, and those that it starts. */
+static void whatever_a_program_has_set(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dcp_dtype from, to;
+    } casts[] = { { DCP_F16, DCP_F32 }, { DCP_F16, DCP_BF16 }, { DCP_F16, DCP_F64 },
+                  { DCP_F64, DCP_F32 }, { DCP_F64, DCP_F16 },  { DCP_F64, DCP_F8_E4M3 },
+                  { DCP_F32, DCP_F16 }, { DCP_F32, DCP_F64 },  { DCP_F8_E5M2, DCP_F16 } };
+    enum { N = 300 };
+    double in[N], wanted[N], out[N];
+    fenv_t before;
+
+    for (size_t c = 0; c < sizeof casts / sizeof *casts; c++) {
+        size_t from_size = dcp_dtype_size(casts[c].from);
+        for (int k = 0; k < N; k++) {
+            double number = ldexp(1 + k * 0x1p-12, k % 160 - 150);
+            uint64_t code = (uint64_t)k + 1; /* the least there are */
+            if (casts[c].from == DCP_F64 && k % 2)
+                memcpy(&code, &number, sizeof code);
+            memcpy((unsigned char *)in + (size_t)k * from_size, &code, from_size);
+        }
+        memset(wanted, 0, sizeof wanted);
+        memset(out, 0, sizeof out);
+        dcp_cast(casts[c].from, casts[c].to, in, wanted, N, NULL);
+        fegetenv(&before);
+        set_otherwise();
+        dcp_cast(casts[c].from, casts[c].to, in, out, N, NULL);
+        bool kept = is_set_otherwise();
+        fesetenv(&before);
+        assert_true(kept);
+        if (memcmp(out, wanted, sizeof out) != 0)
+            fail_msg("%s to %s", dcp_dtype_name(casts[c].from),
+                     dcp_dtype_name(casts[c].to));
+    }
+}
+
 /* The quick way to fp16 gives what the careful one gives, which takes doubles. */
 static void quick_halves(void **state)
 {
@@ -482,6 +539,7 @@ int main(void)
         cmocka_unit_test(whole_numbers_are_rounded_once),
         cmocka_unit_test(small_integers),
         cmocka_unit_test(many_at_once),
+        cmocka_unit_test(whatever_a_program_has_set),
         cmocka_unit_test(quick_halves),
         cmocka_unit_test(numbers_out_of_range),
         cmocka_unit_test(refusals_and_copies),
