@@ -27,6 +27,13 @@ left() {
     )
     run -0 dcp-inspect diff run many
     run -0 dcp-inspect verify many
+    (
+        ulimit -n 40 # four threads keep 32 each open where they may
+        dcp-inspect verify many --threads 4
+        dcp-reshard many one --threads 4
+        dcp-inspect diff many run --threads 4
+    )
+    run -0 dcp-inspect diff one run
 }
 
 @test "a newest step that is corrupt is passed over, and told" {

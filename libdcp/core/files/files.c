@@ -1,8 +1,13 @@
 #include "files.h"
+#include "base/fs.h"
 #include "base/mem.h"
+#include <errno.h>
 #include <string.h>
 
 #define MAX_OPEN_FILES 32
+/* Of the files that a process may have open a reader takes one in so many: others read,
+ * too, and others write. */
+#define SHARE_OF_FILES 64
 #define MIN_WINDOW (64u << 10)
 
 struct open_file {
@@ -24,6 +29,7 @@ struct dcp_files {
     const struct dcp_catalog *catalog;
     uint64_t clock, n_bytes;
     struct open_file open[MAX_OPEN_FILES];
+    int n_slots; /* of these, as many as may be used */
     struct window *windows;
     size_t n_windows, window_bytes;
 };
@@ -74,7 +80,9 @@ int dcp_files_new(const struct dcp_source *source, const struct dcp_catalog *cat
         return dcp_error_memory(err, "a reader of files");
     f->source = *source;
     f->catalog = catalog;
-    for (int i = 0; i < MAX_OPEN_FILES; i++)
+    size_t most = dcp_fs_max_open() / SHARE_OF_FILES;
+    f->n_slots = most < 1 ? 1 : most < MAX_OPEN_FILES ? (int)most : MAX_OPEN_FILES;
+    for (int i = 0; i < f->n_slots; i++)
         f->open[i].file = -1;
     size_windows(f, memory_bytes);
     f->windows = dcp_mem_calloc(f->n_windows, sizeof *f->windows);
@@ -88,15 +96,19 @@ int dcp_files_new(const struct dcp_source *source, const struct dcp_catalog *cat
     return DCP_OK;
 }
 
-static void close_files(struct dcp_files *f)
+static void close_slot(struct dcp_files *f, struct open_file *slot)
 {
     const struct dcp_store *store = f->source.store;
 
-    for (int i = 0; i < MAX_OPEN_FILES; i++)
-        if (f->open[i].file >= 0) {
-            store->ops->close(store->self, f->open[i].handle, NULL);
-            f->open[i].file = -1;
-        }
+    if (slot->file >= 0)
+        store->ops->close(store->self, slot->handle, NULL);
+    slot->file = -1;
+}
+
+static void close_files(struct dcp_files *f)
+{
+    for (int i = 0; i < f->n_slots; i++)
+        close_slot(f, &f->open[i]);
 }
 
 void dcp_files_free(struct dcp_files *f)
@@ -123,34 +135,63 @@ uint64_t dcp_files_bytes(const struct dcp_files *f)
     return f->n_bytes;
 }
 
+/* The slot that was used least: one that is free, if there is one. */
+static struct open_file *least_used(struct dcp_files *f, bool open_only)
+{
+    struct open_file *found = NULL;
+
+    for (int i = 0; i < f->n_slots; i++) {
+        struct open_file *slot = &f->open[i];
+        if (slot->file < 0 && open_only)
+            continue;
+        if (!found || slot->file < 0 || (found->file >= 0 && slot->used < found->used))
+            found = slot;
+    }
+    return found;
+}
+
+/* A process that may have no more files open goes on with fewer of these. */
+static int open_at(struct dcp_files *f, const char *path, struct dcp_store_file **out,
+                   struct dcp_error *err)
+{
+    const struct dcp_store *store = f->source.store;
+    struct dcp_error why;
+    struct open_file *spare;
+    int rc;
+
+    for (;;) {
+        why = (struct dcp_error){ 0 };
+        rc = store->ops->open(store->self, path, out, &why);
+        bool too_many = why.sys_errno == EMFILE || why.sys_errno == ENFILE;
+        spare = rc && too_many ? least_used(f, true) : NULL;
+        if (!spare)
+            break;
+        close_slot(f, spare);
+    }
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
 static int open_file(struct dcp_files *f, int file, struct dcp_store_file **out,
                      struct dcp_error *err)
 {
-    const struct dcp_store *store = f->source.store;
-    struct open_file *victim = &f->open[0];
-
-    for (int i = 0; i < MAX_OPEN_FILES; i++) {
-        struct open_file *slot = &f->open[i];
-        if (slot->file == file) {
-            slot->used = ++f->clock;
-            *out = slot->handle;
+    for (int i = 0; i < f->n_slots; i++)
+        if (f->open[i].file == file) {
+            f->open[i].used = ++f->clock;
+            *out = f->open[i].handle;
             return DCP_OK;
         }
-        if (victim->file >= 0 && (slot->file < 0 || slot->used < victim->used))
-            victim = slot;
-    }
-    if (victim->file >= 0) {
-        store->ops->close(store->self, victim->handle, NULL);
-        victim->file = -1;
-    }
     DCP_CLEANUP_FREE char *path =
         dcp_source_file(&f->source, f->catalog->files[file].name);
     if (!path)
         return dcp_error_memory(err, "a file name");
-    DCP_TRY(store->ops->open(store->self, path, &victim->handle, err));
-    victim->file = file;
-    victim->used = ++f->clock;
-    *out = victim->handle;
+    struct open_file *slot = least_used(f, false);
+    close_slot(f, slot);
+    DCP_TRY(open_at(f, path, &slot->handle, err));
+    slot->file = file;
+    slot->used = ++f->clock;
+    *out = slot->handle;
     return DCP_OK;
 }
 

@@ -451,6 +451,14 @@ static int add_parity_finding(void *self, const struct dcp_finding *finding,
     return add_finding(self, *finding, err);
 }
 
+static void free_readers(struct verify *v)
+{
+    for (int w = 0; v->workers && w < v->n_workers; w++) {
+        dcp_blocks_free(v->workers[w].blocks);
+        v->workers[w].blocks = NULL;
+    }
+}
+
 static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_error *err)
 {
     struct dcp_pool *pool = NULL;
@@ -491,6 +499,7 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
     if (!rc && !is_part(v))
         rc = check_records(v, pool, err);
     dcp_pool_free(pool);
+    free_readers(v); /* what follows opens files, too */
     if (!rc && !is_part(v))
         rc = check_fingerprints(v, result, err);
     if (!rc && !is_part(v))
@@ -512,10 +521,9 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
 
 static void verify_fini(struct verify *v)
 {
-    for (int w = 0; v->workers && w < v->n_workers; w++) {
-        dcp_blocks_free(v->workers[w].blocks);
+    free_readers(v);
+    for (int w = 0; v->workers && w < v->n_workers; w++)
         free(v->workers[w].buffer);
-    }
     free(v->workers);
     free(v->open);
     dcp_proof_free(v->proof);

@@ -25,6 +25,12 @@ class Array:
         self.shape: tuple[int, ...] = array.shape
         self.nbytes: int = array.nbytes
 
+    def is_neg(self) -> bool:
+        """Nothing is put off in NumPy."""
+        return False
+
+    is_conj = is_neg
+
     def is_contiguous(self) -> bool:
         """Whether its memory is as steps have it: dense, row-major, little-endian."""
         return bool(self.array.flags.c_contiguous and self.array.dtype.isnative)
@@ -45,6 +51,19 @@ class Array:
     def copy_(self, other: Array) -> None:
         """Take the numbers of another one."""
         self.array[...] = other.array
+
+
+def lies_dense(tensor: Any) -> bool:
+    """Whether its memory is as steps have it: the host's, row-major, and meant as it is.
+
+    PyTorch can put off to negate and to conjugate: the tensor is marked, memory is not
+    touched.
+    """
+    return bool(
+        tensor.is_cpu
+        and tensor.is_contiguous()
+        and not (tensor.is_neg() or tensor.is_conj())
+    )
 
 
 def is_array(value: Any) -> bool:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _abi
-from ._array import Array, is_array
+from ._array import Array, is_array, lies_dense
 from ._errors import UnsupportedError
 
 NOT_DENSE = -1  # on a device, or no memory that the library can use as it is
+_COMPLEX = frozenset(("complex64", "complex128"))
 _KEPT = 1 << 14  # boxes, so that equal ones are one: lists of such compare fast
 
 
@@ -82,8 +83,17 @@ class Entries:
         self.locals.append(local)
         if local is None:
             self.addresses.append(0)
-        elif local.is_cpu and local.is_contiguous():
-            self.addresses.append(local.data_ptr())
+        elif (  # lies_dense, written out: calls take longer than what they ask
+            local.is_cpu
+            and local.is_contiguous()
+            and not local.is_neg()
+            and not (box.dtype in _COMPLEX and local.is_conj())
+        ):
+            try:
+                address = local.data_ptr()
+            except RuntimeError:  # a subclass need not have memory of its own
+                address = 0
+            self.addresses.append(address or _nowhere(name, box, local))
         else:
             self.addresses.append(NOT_DENSE)
 
@@ -108,6 +118,16 @@ class Entries:
         made.addresses = [self.addresses[i] for i in chosen]
         made.instead = {n: self.instead[n] for n in made.names if n in self.instead}
         return made
+
+
+def _nowhere(name: str, box: Box, local: Any) -> int:
+    """Where no numbers lie; all others must lie somewhere."""
+    if 0 in box.size:
+        return 0
+    raise UnsupportedError(
+        f"'{name}' is a {type(local).__name__} without memory that can be read",
+        tensor=name,
+    )
 
 
 class _Cut(NamedTuple):
@@ -183,13 +203,16 @@ class Boxes:
 
     def _part_of(self, name: str, tensor: Any) -> tuple[Box, Any]:
         """Give the box and the memory of what is no DTensor."""
-        dtype, shape = self._dtype_of(name, tensor.dtype), tuple(tensor.shape)
-        if hasattr(tensor, "local_shards"):  # of FSDP1 without a mesh
-            return self._shard_of(name, tensor.local_shards(), dtype, shape)
-        if tensor.is_meta or tensor.layout != self._strided:
+        sharded = hasattr(tensor, "local_shards")  # of FSDP1 without a mesh
+        if not sharded and (
+            tensor.is_meta or tensor.layout != self._strided or tensor.is_nested
+        ):
             raise UnsupportedError(
                 f"'{name}' is no dense tensor with numbers", tensor=name
             )
+        dtype, shape = self._dtype_of(name, tensor.dtype), tuple(tensor.shape)
+        if sharded:
+            return self._shard_of(name, tensor.local_shards(), dtype, shape)
         return Box.whole(dtype, shape), tensor.detach()
 
     def _shard_of(
@@ -256,7 +279,7 @@ class Staging:
                 continue
             place = self._memory[at : at + tensor.nbytes]
             if isinstance(tensor, Array):
-                dense = tensor if tensor.is_contiguous() else tensor.dense(copied=True)
+                dense = tensor if lies_dense(tensor) else tensor.dense(copied=True)
                 ctypes.memmove(place.data_ptr(), dense.data_ptr(), tensor.nbytes)
                 made.append(place)
             else:

@@ -187,7 +187,7 @@ class State:
 
         if self._step is None:  # a load, which needs no old values
             return torch.empty(local.shape, dtype=local.dtype)
-        return local.cpu().contiguous()
+        return local.cpu().resolve_conj().resolve_neg().contiguous()
 
     def unite(self, theirs: Sequence[Any] | None) -> None:
         """Bring the tensors of all ranks into one order: each tells its facts.

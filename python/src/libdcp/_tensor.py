@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
+from ._array import lies_dense
 from ._errors import MismatchError, UnsupportedError, UsageError
 from ._mapping import mapped_array, mapped_tensor
 
@@ -106,7 +107,7 @@ class Box:
         if device is not None:
             raise UsageError("`out` is on a device already")
         self._check_out(tuple(out.shape), out.dtype, dtype)
-        if out.device.type == "cpu" and out.is_contiguous():
+        if lies_dense(out):
             self._read(out.data_ptr())
         else:
             with torch.no_grad():

@@ -140,7 +140,8 @@ class _Flat:
                 f"'{'.'.join(path)}' is no dense tensor of a dtype that steps hold",
                 tensor=".".join(path),
             )
-        key = (tensor.device, tensor.data_ptr(), dtype, tensor.shape, tensor.stride())
+        place = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
+        key = (*place, dtype, tensor.is_neg(), tensor.is_conj())
         if tensor.numel() == 0 or key not in self._known:
             name = self._name_of(path)
             role, param = role_of(path, ".".join(path), True)

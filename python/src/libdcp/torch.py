@@ -24,6 +24,7 @@ from torch.futures import Future
 
 from . import _abi
 from ._act import Act
+from ._array import lies_dense
 from ._checkpoint import Checkpoint, open_checkpoint
 from ._entries import Box, Entries
 from ._errors import CommError, MismatchError, UnsupportedError
@@ -208,8 +209,7 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
                     tensor=name,
                 )
             dtype = torch_dtype(box.dtype)
-            dense = target.device.type == "cpu" and target.is_contiguous()
-            own = dense and target.dtype == dtype
+            own = lies_dense(target) and target.dtype == dtype
             reads.append(
                 (item, target, target if own else torch.empty(size, dtype=dtype), box)
             )
