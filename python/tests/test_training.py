@@ -368,6 +368,45 @@ def test_what_does_not_fit(tmp_path):
         libdcp.save({"optim": optim}, run, step=2)
 
 
+def two_optimizers(lr):
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    adam = torch.optim.AdamW(net[0].parameters(), lr=lr)
+    sgd = torch.optim.SGD(net[1].parameters(), lr=100 * lr, momentum=0.9)
+    return {"model": net, "adam": adam, "sgd": sgd}
+
+
+def test_several_optimizers_of_one_model(tmp_path):
+    """Each keeps its own settings, as Muon and AdamW do side by side."""
+    state, into = two_optimizers(1e-3), two_optimizers(7.0)
+    for _ in range(2):
+        state["model"](torch.ones(2, 4)).sum().backward()
+        state["adam"].step()
+        state["sgd"].step()
+    libdcp.save(state, tmp_path, step=1)
+    libdcp.load(into, tmp_path)
+    for name in ("adam", "sgd"):
+        ours, theirs = into[name].state_dict(), state[name].state_dict()
+        assert ours["param_groups"] == theirs["param_groups"]
+        for i, moments in theirs["state"].items():
+            for kind, tensor in moments.items():
+                assert torch.equal(ours["state"][i][kind], tensor), (name, i, kind)
+    with libdcp.open(tmp_path) as ckpt:
+        assert {"optimizer.adam", "optimizer.sgd"} < set(ckpt.objects)
+
+
+def test_optimizers_that_cannot_be_told_apart(tmp_path):
+    state = two_optimizers(1e-3)
+    one = {"model": state["model"], "adam": state["adam"]}
+    with pytest.raises(libdcp.UsageError, match="two values are called 'optimizer'"):
+        libdcp.save({**one, "optimizer": {"lr": 1}}, tmp_path, step=1)
+    libdcp.save(one, tmp_path, step=1)
+    others = torch.optim.SGD(state["model"][1].parameters(), lr=1)
+    with pytest.raises(libdcp.MismatchError, match="trains other weights"):
+        libdcp.load({"model": state["model"], "sgd": others}, tmp_path)
+    assert others.param_groups[0]["lr"] == 1
+
+
 def test_subnormal_numbers_are_kept(tmp_path):
     """PyTorch may flush them to zero; what it sets for its own sums is not for casts."""
     halves = torch.arange(1, 1001, dtype=torch.int16).view(torch.float16)

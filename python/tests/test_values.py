@@ -106,3 +106,35 @@ def random_state(path):
 def test_states_of_generators(tmp_path):
     """Tensors, which no rank may lose."""
     run_ranks(2, random_state, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ({"a": {"b": 2, "t": torch.ones(1)}, "a.b": 1}, "two values are called 'a.b'"),
+        ({"a": {1: 5, "1": 6, "t": torch.ones(1)}}, "two values are called 'a.1'"),
+        ({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)}, "two tensors are called"),
+        ({"x": 4, "x@1": 3}, "'x@1' is no name for a value"),
+        ({1: torch.ones(1)}, "texts for keys, and not 1"),
+    ],
+)
+def test_names_that_are_two(tmp_path, state, why):
+    """What would come back as another value is refused, and nothing is saved."""
+    with pytest.raises(libdcp.UsageError, match=why):
+        libdcp.save({"w": torch.ones(1), **state}, tmp_path / "run", step=1)
+    assert not (tmp_path / "run").exists()
+    libdcp.save({"w": torch.ones(1), "x@1": 3, "y@z": 4}, tmp_path / "run", step=1)
+    into = {"w": torch.zeros(1), "x@1": 0, "y@z": 0}
+    libdcp.load(into, tmp_path / "run")
+    assert (into["x@1"], into["y@z"]) == (3, 4)
+
+
+def test_arrays_with_more_than_numbers(tmp_path):
+    """A mask is no part of a tensor: such arrays are kept whole."""
+    numpy = pytest.importorskip("numpy")
+    masked = numpy.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0])
+    libdcp.save({"w": numpy.ones(3), "m": masked}, tmp_path, step=1)
+    into = {"w": numpy.zeros(3), "m": None}
+    libdcp.load(into, tmp_path, trust_pickles=True)
+    assert into["m"].mask.tolist() == [False, True, False]
+    assert into["w"].tolist() == [1, 1, 1]

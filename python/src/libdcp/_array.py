@@ -67,9 +67,13 @@ def lies_dense(tensor: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array of numbers that steps hold; others are pickled."""
+    """Whether it is an array of numbers that steps hold; others are pickled, also those
+    of classes that have more than numbers: a mask, a unit.
+    """
     numpy = sys.modules.get("numpy")  # who has an array has imported it
-    return bool(numpy and isinstance(value, numpy.ndarray) and _holds(value.dtype))
+    if not numpy or not isinstance(value, numpy.ndarray):
+        return False
+    return type(value) in (numpy.ndarray, numpy.memmap) and _holds(value.dtype)
 
 
 def _holds(dtype: Any) -> bool:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import json
 import pickle
-import sys
 from collections import Counter
 from collections.abc import (
     Iterator,
@@ -23,15 +21,14 @@ from ._array import Array, is_array, no_grad
 from ._columns import Columns, columns_of, ints
 from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
+from ._parts import MOMENTS, Model, Optimizer, Stateful, classes, is_tensor
 from ._values import (
     RANDOM,
-    SETTINGS,
     Pickle,
     code_of,
     digest,
     is_json,
     is_random,
-    lists,
 )
 
 if TYPE_CHECKING:
@@ -39,9 +36,6 @@ if TYPE_CHECKING:
     from ._ranks import Ranks
 
 __all__ = ["MOMENTS", "Pickle", "Staging", "State", "is_json"]
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
-WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 
 
 class State:
@@ -66,27 +60,33 @@ class State:
         self._copies: dict[int, Any] = {}  # dense ones, of entries that are not
         self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
         self._wanted: list[tuple[str, Any, Any]] = []  # and where a load puts them
+        self._asked: list[str] = []  # values of optimizers
         self._parts: list[Any] = []
         self._left_out = Entries()
         self._coded: dict[str, tuple[bool, bytes]] = {}
         self._marks: dict[str, bytes] = {}  # of what the ranks must not differ in
         self._rank, self._saved_by = ranks.rank, 0
-        self._tensor, model, optimizer = _classes()
+        self._tensor, model, optimizer = classes()
         models = {key: value for key, value in state.items() if isinstance(value, model)}
+        n_optimizers = sum(isinstance(value, optimizer) for value in state.values())
         for key, value in state.items():
+            if not isinstance(key, str):
+                raise UsageError(f"a state has texts for keys, and not {key!r}")
             if isinstance(value, self._tensor) or is_array(value):
                 self._add_leaf(key, value)
             elif isinstance(value, model):
-                self._parts.append(_Model(self, key if len(models) > 1 else "", value))
+                self._parts.append(Model(self, key if len(models) > 1 else "", value))
             elif isinstance(value, optimizer):
-                self._parts.append(_Optimizer(self, key, value, models))
+                label = "" if len(models) == n_optimizers == 1 else key
+                self._parts.append(Optimizer(self, key, value, models, label))
             elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-                self._parts.append(_Stateful(self, key, value))
+                self._parts.append(Stateful(self, key, value))
             else:
                 self.add(key, value, state, key)
         self._check_names()
         if step is not None:
             self._coded.update((n, code_of(n, value)) for n, value in self._values)
+            self._check_ranks()
         self._staging = staging
         self.is_away = staging is not None and any(
             local is not None and not local.is_cpu for local in self._entries.locals
@@ -134,6 +134,7 @@ class State:
 
     def add_value(self, name: str, value: Any) -> None:
         """Take a value that is asked for by `value_of`."""
+        self._asked.append(name)
         if self._step is not None:
             self._coded[name] = code_of(name, value)
 
@@ -281,6 +282,20 @@ class State:
         if len(set(names)) < len(names):
             twice = next(name for name, n in Counter(names).items() if n > 1)
             raise UsageError(f"two tensors are called '{twice}'")
+        values = [name for name, _ in self._values] + self._asked
+        if len(set(values)) < len(values):
+            twice = next(name for name, n in Counter(values).items() if n > 1)
+            raise UsageError(f"two values are called '{twice}'")
+
+    def _check_ranks(self) -> None:
+        """What looks like another rank's value would be taken for it: "NAME@RANK"."""
+        for name in self._coded:
+            first, at, rank = name.rpartition("@")
+            if at and rank.isdigit() and first in self._coded:
+                raise UsageError(
+                    f"'{name}' is no name for a value: steps have so what rank {rank} "
+                    f"has of '{first}'"
+                )
 
     def _united(self, theirs: Sequence[Any]) -> Entries:
         """Pipeline stages hold different tensors: what others have, this rank lacks."""
@@ -360,177 +375,6 @@ class State:
         return pickle.loads(data)
 
 
-# -- what states are made of -----------------------------------------------------------
-
-
-class _Model:
-    """A module: its state dict, in whatever way it is parallel."""
-
-    def __init__(self, state: State, prefix: str, module: Any) -> None:
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-        self._module = module
-        self._dict = get_model_state_dict(module)
-        buffers = {_plain(module, name) for name, _ in module.named_buffers()}
-        ties = _ties(module)
-        for name, value in self._dict.items():
-            role = "buffer" if name in buffers else "model"
-            full = f"{prefix}.{name}" if prefix else name
-            if _is_tensor(value):
-                tied = ties.get(name, ())
-                others = tuple(f"{prefix}.{n}" if prefix else n for n in tied)
-                state.add_tensor(full, value, role, instead=others)
-            else:
-                state.add(full, value, self._dict, name)
-
-    def load(self, state: State) -> None:
-        from torch.distributed.checkpoint.state_dict import set_model_state_dict
-
-        set_model_state_dict(self._module, self._dict)
-
-
-class _Optimizer:
-    """An optimizer: its tensors by the names of weights, its settings as an object."""
-
-    def __init__(
-        self, state: State, key: str, optimizer: Any, models: Mapping[str, Any]
-    ) -> None:
-        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
-        owners = [(k, m) for k, m in models.items() if _trains(optimizer, m)]
-        if len(owners) != 1:
-            raise UsageError(
-                f"'{key}' is an optimizer, whose model must be in the state, too",
-                hint='{"model": model, "optim": optim}',
-            )
-        prefix, self._model = owners[0]
-        self._name = SETTINGS if len(models) == 1 else f"{SETTINGS}.{key}"
-        self._optimizer = optimizer
-        self._dict = get_optimizer_state_dict(self._model, optimizer)
-        self._plain: list[tuple[str, Any, Any]] = []
-        for param, values in self._dict["state"].items():
-            weight = param if len(models) == 1 else f"{prefix}.{param}"
-            for kind, value in values.items():
-                name = f"{SETTINGS}.{kind}.{weight}"
-                if _is_tensor(value):
-                    role = kind if kind in MOMENTS else "optim"
-                    counted = (self._name,) if kind == "step" else ()
-                    state.add_tensor(name, value, role, weight, counted)
-                else:
-                    self._plain.append((name, values, kind))
-                    state.add_value(name, value)
-        state.add_value(
-            self._name,
-            {
-                "type": type(optimizer).__name__,
-                "param_groups": [_settings(g) for g in self._dict["param_groups"]],
-            },
-        )
-
-    def load(self, state: State) -> None:
-        from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
-
-        for name, values, kind in self._plain:
-            values[kind] = state.value_of(name)
-        groups = state.value_of(self._name)["param_groups"]
-        ours = self._dict["param_groups"]
-        if len(groups) != len(ours):
-            raise MismatchError(
-                f"the step has {len(groups)} parameter groups, the optimizer {len(ours)}"
-            )
-        for group, saved in zip(ours, _paired(ours, groups)):
-            for name, value in saved.items():
-                if name != "params" and name in group:
-                    group[name] = _like(group[name], value)
-        set_optimizer_state_dict(self._model, self._optimizer, self._dict)
-
-
-class _Stateful:
-    """Anything with `state_dict` and `load_state_dict`: a scheduler, a data loader."""
-
-    def __init__(self, state: State, key: str, value: Any) -> None:
-        self._value = value
-        self._dict = {key: value.state_dict()}
-        self._key = key
-        state.add(key, self._dict[key], self._dict, key)
-
-    def load(self, state: State) -> None:
-        self._value.load_state_dict(self._dict[self._key])
-
-
-def _trains(optimizer: Any, model: Any) -> bool:
-    ours = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return any(id(p) in ours for p in model.parameters())
-
-
-def _ties(module: Any) -> dict[str, tuple[str, ...]]:
-    """Weights that have several names: by each, the others."""
-    names: dict[int, list[str]] = {}
-    for name, weight in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(weight), []).append(_plain(module, name))
-    return {
-        name: tuple(other for other in same if other != name)
-        for same in names.values()
-        for name in same
-    }
-
-
-def _paired(ours: Sequence[Any], saved: Sequence[Any]) -> Iterator[Any]:
-    """What was saved of each group: that of the same weights, else in the same place."""
-    places = {
-        param: i for i, group in enumerate(saved) for param in group.get("params", ())
-    }
-    for i, group in enumerate(ours):
-        found = {places[param] for param in group["params"] if param in places}
-        if len(found) > 1:
-            raise MismatchError(
-                f"weights of parameter group {i} are in several groups of the step",
-                hint="make the optimizer with the groups that the step has",
-            )
-        yield saved[found.pop() if found else i]
-
-
-def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set of a group, as JSON; a tensor of one number is that number."""
-    found = {k: v.item() if _is_tensor(v) else v for k, v in group.items()}
-    return {k: v for k, v in found.items() if is_json(lists(v))}
-
-
-def _like(old: Any, new: Any) -> Any:
-    """A value that was JSON, as what it takes the place of."""
-    if isinstance(old, tuple):
-        return tuple(new)
-    return old.new_tensor(new) if _is_tensor(old) else new
-
-
-def _plain(module: Any, name: str) -> str:
-    """Without what wrappers put into names, as PyTorch's own functions give them."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    kept, at = [], module
-    for part in name.split("."):
-        wraps = part == "module" and isinstance(at, DistributedDataParallel)
-        if not wraps and part not in WRAPPERS:
-            kept.append(part)
-        at = getattr(at, part)
-    return ".".join(kept)
-
-
-def _classes() -> tuple[Any, Any, Any]:
-    return _classes_of(sys.modules.get("torch"))  # who has a tensor has imported it
-
-
-@functools.cache
-def _classes_of(torch: Any) -> tuple[Any, Any, Any]:
-    if torch is None:
-        return (), (), ()
-    return torch.Tensor, torch.nn.Module, torch.optim.Optimizer
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, _classes()[0])
-
-
 def _items(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         yield from value.values()
@@ -543,6 +387,6 @@ def _has_tensors(value: Any, arrays: bool = True) -> bool:
     nothing can be put back into it: the state of NumPy's generators is one.
     """
     arrays = arrays and not isinstance(value, tuple)
-    if _is_tensor(value) or (arrays and is_array(value)):
+    if is_tensor(value) or (arrays and is_array(value)):
         return True
     return any(_has_tensors(item, arrays) for item in _items(value))
