@@ -395,6 +395,23 @@ def test_several_optimizers_of_one_model(tmp_path):
         assert {"optimizer.adam", "optimizer.sgd"} < set(ckpt.objects)
 
 
+def test_settings_of_any_kind(tmp_path):
+    """Numbers of NumPy and of PyTorch come back; what cannot be kept is named."""
+    numpy = pytest.importorskip("numpy")
+    net = torch.nn.Linear(2, 2)
+    optim = torch.optim.AdamW(net.parameters(), lr=1.0)
+    mine = {"lr": numpy.float32(0.25), "scale": torch.tensor([1.0, 2.0]), "call": len}
+    optim.param_groups[0].update(mine)
+    with pytest.warns(RuntimeWarning, match="'optimizer' is saved without 'call'"):
+        libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
+    other = torch.optim.AdamW(net.parameters(), lr=torch.tensor(9.0))
+    other.param_groups[0].update(scale=torch.zeros(2), call=max)
+    libdcp.load({"model": net, "optim": other}, tmp_path)
+    (group,) = other.param_groups
+    assert torch.equal(group["lr"], torch.tensor(0.25)) and group["call"] is max
+    assert torch.equal(group["scale"], mine["scale"])
+
+
 def test_optimizers_that_cannot_be_told_apart(tmp_path):
     state = two_optimizers(1e-3)
     one = {"model": state["model"], "adam": state["adam"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,9 @@ class Optimizer:
             self._name,
             {
                 "type": type(optimizer).__name__,
-                "param_groups": [_settings(g) for g in self._dict["param_groups"]],
+                "param_groups": [
+                    _settings(self._name, g) for g in self._dict["param_groups"]
+                ],
             },
         )
 
@@ -159,10 +162,18 @@ def _paired(ours: Sequence[Any], saved: Sequence[Any]) -> Iterator[Any]:
         yield saved[found.pop() if found else i]
 
 
-def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set of a group, as JSON; a tensor of one number is that number."""
-    found = {k: v.item() if is_tensor(v) else v for k, v in group.items()}
-    return {k: v for k, v in found.items() if is_json(lists(v))}
+def _settings(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set of a group, as JSON; tensors and NumPy's numbers are what they hold."""
+    found = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in group.items()}
+    kept = {k: v for k, v in found.items() if is_json(lists(v))}
+    if len(kept) < len(found):
+        left = ", ".join(f"'{k}'" for k in found if k not in kept)
+        warnings.warn(
+            f"'{name}' is saved without {left}: no numbers, texts, or lists of such",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return kept
 
 
 def _like(old: Any, new: Any) -> Any:
