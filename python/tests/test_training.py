@@ -412,6 +412,16 @@ def test_settings_of_any_kind(tmp_path):
     assert torch.equal(group["scale"], mine["scale"])
 
 
+def test_state_of_an_optimizer_that_cannot_be_saved(tmp_path):
+    net = torch.nn.Linear(2, 2)
+    optim = torch.optim.LBFGS(net.parameters())
+    for _ in range(2):
+        optim.step(lambda: net(torch.ones(1, 2)).square().sum())
+    optim.state[net.weight]["old_dirs"] = [torch.ones(2)]
+    with pytest.raises(libdcp.UnsupportedError, match=r"'optimizer\.old_dirs\.weight'"):
+        libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
+
+
 def test_optimizers_that_cannot_be_told_apart(tmp_path):
     state = two_optimizers(1e-3)
     one = {"model": state["model"], "adam": state["adam"]}

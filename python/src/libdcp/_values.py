@@ -8,7 +8,7 @@ import pickle
 from typing import Any
 
 from ._array import is_array
-from ._errors import UsageError
+from ._errors import UnsupportedError, UsageError
 
 SETTINGS = "optimizer"  # the object with what an optimizer has besides tensors
 RANDOM = frozenset(("uint8", "uint32", "uint64"))  # what generators have their state in
@@ -79,7 +79,10 @@ def code_of(name: str, value: Any) -> tuple[bool, bytes]:
     if isinstance(value, Pickle):
         return False, bytes(value)
     if name.split(".")[0] == SETTINGS:
-        value = json.loads(json.dumps(value))
+        try:
+            value = json.loads(json.dumps(value))
+        except TypeError as why:  # lists of tensors, as LBFGS has them
+            raise UnsupportedError(f"'{name}' cannot be saved: {why}") from None
     if is_json(value):
         return True, json.dumps(value).encode()
     return False, pickle.dumps(value)
