@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from conftest import peer
 from ranks import run_ranks
@@ -138,3 +140,19 @@ def test_arrays_with_more_than_numbers(tmp_path):
     libdcp.load(into, tmp_path, trust_pickles=True)
     assert into["m"].mask.tolist() == [False, True, False]
     assert into["w"].tolist() == [1, 1, 1]
+
+
+def test_paths(tmp_path, monkeypatch):
+    """A save goes where a load looks, also behind a link, and nowhere without a path."""
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    monkeypatch.chdir(tmp_path)
+    libdcp.save({"w": torch.ones(1)}, "link/../run", step=1)
+    assert (tmp_path / "far" / "run" / "latest").exists()
+    into = {"w": torch.zeros(1)}
+    libdcp.load(into, "link/../run")
+    assert into["w"] == 1
+    for nothing in ("", b"", None):
+        with pytest.raises(libdcp.UsageError, match="path of a run folder"):
+            libdcp.save({"w": torch.ones(1)}, nothing, step=2)
+    assert sorted(os.listdir()) == ["far", "link"]

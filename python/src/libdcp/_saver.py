@@ -235,7 +235,10 @@ class Saver:
 
 def saver_of(ranks: Ranks, path: bytes, threads: int) -> Saver:
     """The saver of a process group, when no save is in flight; alike on all ranks."""
-    path = os.path.abspath(path)
+    if not path:
+        raise UsageError("a save needs the path of a run folder")
+    # Not abspath: "..", behind a link, is of where that leads, as for a load.
+    path = os.path.join(os.getcwdb(), path)
     known = settle(ranks)
     if known is not None:
         same = (known.path, known.threads) == (path, threads)
