@@ -138,6 +138,46 @@ static int prove_records(const struct load *load, struct dcp_comm *comm,
                      err);
 }
 
+/* Whether it is a weight of the step that is asked for by another name, or not at all. */
+static bool is_left(const struct load *load, size_t s, const bool *taken)
+{
+    const struct dcp_tensor *left = &load->src->tensors[s];
+
+    if (taken[s] || left->role != DCP_ROLE_MODEL || left->tied_to)
+        return false;
+    for (size_t t = 0; left->has_fingerprint && t < load->src->n_tensors; t++) {
+        const struct dcp_tensor *other = &load->src->tensors[t];
+        if (taken[t] && other->has_fingerprint &&
+            other->fingerprint == left->fingerprint && other->n_elems == left->n_elems)
+            return false;
+    }
+    return true;
+}
+
+/* A model that lacks weights of the step may be another one. */
+static void tell_left(const struct load *load)
+{
+    DCP_CLEANUP_FREE bool *taken = dcp_mem_calloc(load->src->n_tensors, sizeof *taken);
+    size_t n_weights = 0, n_left = 0;
+    const char *first = NULL;
+
+    for (size_t t = 0; taken && t < load->dst->n_tensors; t++) {
+        n_weights += load->dst->tensors[t].role == DCP_ROLE_MODEL;
+        if (load->from[t] >= 0)
+            taken[load->from[t]] = true;
+    }
+    for (size_t s = 0; taken && n_weights && s < load->src->n_tensors; s++)
+        if (is_left(load, s, taken)) {
+            first = first ? first : load->src->tensors[s].name;
+            n_left++;
+        }
+    if (n_left)
+        dcp_log_write(load->ctx->log, DCP_LOG_WARN,
+                      "the step has %zu %s that the model has not, '%s'%s", n_left,
+                      n_left == 1 ? "weight" : "weights", DCP_SHOWN(first),
+                      n_left == 1 ? "" : " the first of them");
+}
+
 /* What is asked for, by all ranks. */
 struct request {
     const struct dcp_context *ctx;
@@ -169,6 +209,8 @@ static int load_from(const struct request *request, const struct dcp_store *stor
     rc = fill_all(&load, comm, &source, options, err);
     if (!rc && !options->no_verify && load.src->n_records)
         rc = prove_records(&load, comm, err);
+    if (!rc && comm->rank == 0)
+        tell_left(&load);
     out->n_tensors = load.dst->n_tensors;
     out->n_unproved = rc ? 0 : count_unproved(&load);
     out->size_bytes = dcp_fill_bytes(load.fill);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import warnings
 
 import pytest
 from conftest import BIN, flip, peer
@@ -393,6 +394,19 @@ def test_several_optimizers_of_one_model(tmp_path):
                 assert torch.equal(ours["state"][i][kind], tensor), (name, i, kind)
     with libdcp.open(tmp_path) as ckpt:
         assert {"optimizer.adam", "optimizer.sgd"} < set(ckpt.objects)
+
+
+def test_a_model_that_is_smaller(tmp_path):
+    """What the step has besides is named: it may be the wrong model, or the wrong run."""
+    layers = [torch.nn.Linear(2, 2) for _ in range(3)]
+    net, less = torch.nn.Sequential(*layers), torch.nn.Sequential(*layers[:2])
+    libdcp.save({"model": net}, tmp_path, step=1)
+    with pytest.warns(RuntimeWarning, match=r"2 weights .* not, '2\.(bias|weight)'"):
+        libdcp.load({"model": less}, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.load({"model": net}, tmp_path)
+        libdcp.load({"0.weight": torch.zeros(2, 2)}, tmp_path)  # asked for by its name
 
 
 def test_settings_of_any_kind(tmp_path):
