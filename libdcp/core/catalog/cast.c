@@ -1,8 +1,8 @@
 /* Casts of numbers: those that move gigabytes in loops of their own, the others one by
  * one by way of double. */
 #include "base/bytes.h"
+#include "base/float_env.h"
 #include "base/mem.h"
-#include "base/numbers.h"
 #include "base/vectors.h"
 #include <dcp/tensor.h>
 #include <math.h>
@@ -266,31 +266,6 @@ DCP_VECTORS static void f16_to_f32(const unsigned char *in, unsigned char *out, 
     }
 }
 
-/* FP32 holds both: what is rounded is rounded once. */
-static void by_f32(void (*to_f32)(const unsigned char *, unsigned char *, size_t),
-                   void (*of_f32)(const unsigned char *, unsigned char *, size_t),
-                   const unsigned char *in, unsigned char *out, size_t n)
-{
-    unsigned char wide[4096];
-
-    for (size_t at = 0, k; at < n; at += k) {
-        k = n - at < sizeof wide / 4 ? n - at : sizeof wide / 4;
-        to_f32(in + 2 * at, wide, k);
-        of_f32(wide, out + 2 * at, k);
-    }
-}
-
-static void bf16_to_f16(const unsigned char *in, unsigned char *out, size_t n)
-{
-    by_f32(bf16_to_f32, f32_to_f16, in, out, n);
-}
-
-static void f16_to_bf16(const unsigned char *in, unsigned char *out, size_t n)
-{
-    by_f32(f16_to_f32, f32_to_bf16, in, out, n);
-}
-
-/* The same to double, for those who compute with the numbers. */
 DCP_VECTORS static void f32_to_f64(const unsigned char *in, unsigned char *out, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -301,32 +276,45 @@ DCP_VECTORS static void f32_to_f64(const unsigned char *in, unsigned char *out, 
     }
 }
 
-DCP_VECTORS static void bf16_to_f64(const unsigned char *in, unsigned char *out, size_t n)
+typedef void cast_fn(const unsigned char *in, unsigned char *out, size_t n);
+
+/* From 16 bits by way of FP32, which holds all of them: what is rounded is rounded once.
+ */
+static void by_f32(cast_fn *to_f32, cast_fn *of_f32, size_t out_size,
+                   const unsigned char *in, unsigned char *out, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint16_t half;
-        memcpy(&half, in + 2 * i, sizeof half);
-        uint32_t u = (uint32_t)half << 16;
-        float v;
-        memcpy(&v, &u, sizeof v);
-        double wide = (double)v;
-        memcpy(out + 8 * i, &wide, sizeof wide);
+    unsigned char wide[4096];
+
+    for (size_t at = 0, k; at < n; at += k) {
+        k = n - at < sizeof wide / 4 ? n - at : sizeof wide / 4;
+        to_f32(in + 2 * at, wide, k);
+        of_f32(wide, out + out_size * at, k);
     }
 }
 
-DCP_VECTORS static void f16_to_f64(const unsigned char *in, unsigned char *out, size_t n)
+static void bf16_to_f16(const unsigned char *in, unsigned char *out, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint16_t half;
-        memcpy(&half, in + 2 * i, sizeof half);
-        double wide = (double)f16_value(half);
-        memcpy(out + 8 * i, &wide, sizeof wide);
-    }
+    by_f32(bf16_to_f32, f32_to_f16, 2, in, out, n);
+}
+
+static void f16_to_bf16(const unsigned char *in, unsigned char *out, size_t n)
+{
+    by_f32(f16_to_f32, f32_to_bf16, 2, in, out, n);
+}
+
+static void bf16_to_f64(const unsigned char *in, unsigned char *out, size_t n)
+{
+    by_f32(bf16_to_f32, f32_to_f64, 8, in, out, n);
+}
+
+static void f16_to_f64(const unsigned char *in, unsigned char *out, size_t n)
+{
+    by_f32(f16_to_f32, f32_to_f64, 8, in, out, n);
 }
 
 static const struct {
     enum dcp_dtype from, to;
-    void (*cast)(const unsigned char *in, unsigned char *out, size_t n);
+    cast_fn *cast;
 } quick_casts[] = {
     { DCP_F32, DCP_BF16, f32_to_bf16 }, { DCP_F32, DCP_F16, f32_to_f16 },
     { DCP_BF16, DCP_F32, bf16_to_f32 }, { DCP_F16, DCP_F32, f16_to_f32 },
@@ -401,9 +389,9 @@ int dcp_cast(enum dcp_dtype from, enum dcp_dtype to, const void *in, void *out, 
         to == DCP_F8_E8M0)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no cast from %s to %s",
                              dcp_dtype_name(from), dcp_dtype_name(to));
-    dcp_numbers_begin(&before);
+    dcp_float_env_begin(&before);
     cast_all(from, to, in, out, n);
-    dcp_numbers_end(&before);
+    dcp_float_env_end(&before);
     return DCP_OK;
 }
 

@@ -1,7 +1,7 @@
 /* scale: blocks of factors, and where the elements of a piece lie among them. */
 #include "scale.h"
+#include "base/float_env.h"
 #include "base/mem.h"
-#include "base/numbers.h"
 #include "base/str.h"
 #include "core/catalog/region.h"
 #include <string.h>
@@ -122,11 +122,11 @@ void dcp_scale_apply(const struct dcp_scale *scale, const struct dcp_piece *piec
     int64_t count = (int64_t)n;
     fenv_t before;
 
-    dcp_numbers_begin(&before);
+    dcp_float_env_begin(&before);
     for (int64_t i = 0, run; i < count; i += run) {
         float factor = factor_at(scale, &view, begin + i, count - i, &run);
         for (int64_t k = i; k < i + run; k++)
             out[k] = scale->of_code[in[k]] * factor;
     }
-    dcp_numbers_end(&before);
+    dcp_float_env_end(&before);
 }

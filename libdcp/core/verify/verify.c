@@ -10,6 +10,7 @@
 #include "core/read/blocks.h"
 #include "core/run/pin.h"
 #include "delta.h"
+#include "findings.h"
 #include "lost.h"
 #include "parity.h"
 #include "whole.h"
@@ -382,22 +383,6 @@ static int check_files(struct verify *v, struct dcp_error *err)
     return DCP_OK;
 }
 
-static int by_place(const void *a, const void *b)
-{
-    const struct dcp_finding *x = a, *y = b;
-    int order = !x->file - !y->file;
-
-    if (!order && x->file)
-        order = strcmp(x->file, y->file);
-    if (order)
-        return order;
-    if (!x->tensor != !y->tensor) /* the file, then what lies in it */
-        return x->tensor ? 1 : -1;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    return x->begin < y->begin ? -1 : x->begin > y->begin;
-}
-
 /* The sentence names tensor and elements. */
 static int check_holes(struct verify *v, struct dcp_error *err)
 {
@@ -536,20 +521,6 @@ static void verify_fini(struct verify *v)
     pthread_mutex_destroy(&v->lock);
 }
 
-/* What cannot be read is not corrupt for all that is known. */
-static int judge(const struct verify *v, struct dcp_error *err)
-{
-    bool only_io = true;
-
-    for (size_t d = 0; d < v->n_findings; d++)
-        only_io = only_io && v->findings[d].code == DCP_E_IO;
-    if (only_io)
-        return dcp_error_set(err, DCP_E_IO, "%zu %s could not be read", v->n_findings,
-                             v->n_findings == 1 ? "file" : "files");
-    return dcp_error_set(err, DCP_E_CORRUPT, "%zu corrupt %s", v->n_findings,
-                         v->n_findings == 1 ? "range was found" : "ranges were found");
-}
-
 int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options *options,
                struct dcp_verify_result *out_result, struct dcp_error *err)
 {
@@ -579,8 +550,7 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
         rc = check_manifest(&v, rebuilt, err);
     dcp_reconstruction_free(rebuilt);
     dcp_unpin(source->store, &pin);
-    if (v.n_findings)
-        qsort(v.findings, v.n_findings, sizeof *v.findings, by_place);
+    dcp_findings_sort(v.findings, v.n_findings);
     if (v.options->begin)
         v.options->begin(v.options->self, catalog);
     for (size_t d = 0; d < v.n_findings && v.options->finding; d++)
@@ -590,7 +560,7 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
     result.n_blocks = v.n_blocks;
     result.n_tensors = catalog->n_tensors;
     if (!rc && v.n_findings)
-        rc = judge(&v, err);
+        rc = dcp_findings_judge(v.findings, v.n_findings, err);
     verify_fini(&v);
     dcp_catalog_free(catalog);
     if (out_result)

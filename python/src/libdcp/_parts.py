@@ -80,15 +80,11 @@ class Optimizer:
                 else:
                     self._plain.append((name, values, kind))
                     state.add_value(name, value)
-        state.add_value(
-            self._name,
-            {
-                "type": type(optimizer).__name__,
-                "param_groups": [
-                    _settings(self._name, g) for g in self._dict["param_groups"]
-                ],
-            },
-        )
+        state.add_value(self._name, self._settings() if state.is_save else None)
+
+    def _settings(self) -> dict[str, Any]:
+        groups = [_settings(self._name, group) for group in self._dict["param_groups"]]
+        return {"type": type(self._optimizer).__name__, "param_groups": groups}
 
     def load(self, state: State) -> None:
         from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict

@@ -83,10 +83,8 @@ class State:
                 self._parts.append(Stateful(self, key, value))
             else:
                 self.add(key, value, state, key)
-        self._check_names()
-        if step is not None:
+        if self.is_save:
             self._coded.update((n, code_of(n, value)) for n, value in self._values)
-            self._check_ranks()
         self._staging = staging
         self.is_away = staging is not None and any(
             local is not None and not local.is_cpu for local in self._entries.locals
@@ -132,10 +130,15 @@ class State:
         self._entries.extend(entries)
         self._columns = None
 
+    @property
+    def is_save(self) -> bool:
+        """Whether values are saved, and not only places for them."""
+        return self._step is not None
+
     def add_value(self, name: str, value: Any) -> None:
         """Take a value that is asked for by `value_of`."""
         self._asked.append(name)
-        if self._step is not None:
+        if self.is_save:
             self._coded[name] = code_of(name, value)
 
     # -- for the library ---------------------------------------------------------------
@@ -277,18 +280,13 @@ class State:
             )
         ]
 
-    def _check_names(self) -> None:
-        names = self._entries.names
-        if len(set(names)) < len(names):
-            twice = next(name for name, n in Counter(names).items() if n > 1)
-            raise UsageError(f"two tensors are called '{twice}'")
+    def check_names(self) -> None:
+        """See that each is of one tensor or value, and of no other rank's value."""
         values = [name for name, _ in self._values] + self._asked
-        if len(set(values)) < len(values):
-            twice = next(name for name, n in Counter(values).items() if n > 1)
-            raise UsageError(f"two values are called '{twice}'")
-
-    def _check_ranks(self) -> None:
-        """What looks like another rank's value would be taken for it: "NAME@RANK"."""
+        for what, names in (("tensors", self._entries.names), ("values", values)):
+            if len(set(names)) < len(names):
+                twice = next(name for name, n in Counter(names).items() if n > 1)
+                raise UsageError(f"two {what} are called '{twice}'")
         for name in self._coded:
             first, at, rank = name.rpartition("@")
             if at and rank.isdigit() and first in self._coded:

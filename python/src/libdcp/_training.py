@@ -71,6 +71,7 @@ def agreed(make: Callable[[], State], ranks: Ranks) -> State:
     try:
         with no_grad():
             made = make()
+        made.check_names()
         digest = made.columns.digest
         # Version 0 of marshal: equal values have equal bytes.
         values = hashlib.sha256(marshal.dumps(made.values, 0)).digest()
