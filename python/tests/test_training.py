@@ -469,6 +469,22 @@ def test_subnormal_numbers_are_kept(tmp_path):
         assert torch.equal(ckpt["x"].torch(), halves)
 
 
+def test_scales_keep_subnormal_numbers(tmp_path):
+    """FP8 by its scale is cast, too: what comes out may be subnormal in FP32."""
+    save_file = peer("safetensors.torch").save_file
+    scale = torch.full((1, 1), 2.0**-130)
+    tensors = {"w.weight": torch.ones(4, 4).to(torch.float8_e4m3fn)}
+    source, out = tmp_path / "f8.safetensors", tmp_path / "f32.safetensors"
+    save_file({**tensors, "w.weight_scale_inv": scale}, source)
+    assert torch.set_flush_denormal(True)
+    try:
+        libdcp.export(source, out, dtype="fp32", only="all")
+    finally:
+        torch.set_flush_denormal(False)
+    with libdcp.open(out) as ckpt:
+        assert (ckpt["w.weight"].torch().view(torch.int32) == 1 << 19).all()
+
+
 def test_tied_weights_under_one_name(tmp_path):
     """Whichever of its names a step has a tied weight by."""
     for step, name in enumerate(("embed.weight", "head.weight")):
