@@ -2,6 +2,7 @@
 #include "training.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include <string.h>
 
 int dcp_training_read(const struct dcp_catalog *catalog, const char *name, json_t **out,
@@ -145,6 +146,30 @@ static int make_groups(const struct dcp_catalog *catalog, json_t **out,
     return rc;
 }
 
+/* The groups of several optimizers, "optimizer.KEY" each, as those of one. */
+static int join_groups(const struct dcp_catalog *catalog, json_t **out,
+                       struct dcp_error *err)
+{
+    static const char several[] = DCP_TRAINING_OPTIMIZER ".";
+
+    for (size_t o = 0; o < catalog->n_objects; o++) {
+        DCP_CLEANUP_JSON json_t *optimizer = NULL;
+        const char *name = catalog->objects[o].name;
+
+        if (!dcp_str_starts(name, several))
+            continue;
+        DCP_TRY(dcp_training_read(catalog, name, &optimizer, err));
+        json_t *groups = json_object_get(optimizer, "param_groups");
+        if (!json_is_array(groups))
+            continue;
+        if (!*out)
+            *out = json_array();
+        if (!*out || json_array_extend(*out, groups))
+            return dcp_error_memory(err, "groups of parameters");
+    }
+    return DCP_OK;
+}
+
 int dcp_training_groups(const struct dcp_catalog *catalog, json_t **out,
                         struct dcp_error *err)
 {
@@ -158,6 +183,8 @@ int dcp_training_groups(const struct dcp_catalog *catalog, json_t **out,
         return DCP_OK;
     }
     if (!rc)
+        rc = join_groups(catalog, out, err);
+    if (!rc && !*out)
         rc = make_groups(catalog, out, err);
     if (rc) {
         json_decref(*out);

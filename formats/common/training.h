@@ -25,6 +25,7 @@ int64_t dcp_training_step(const json_t *value);
 int dcp_training_updates(const struct dcp_catalog *catalog, int64_t *out,
                          struct dcp_error *err);
 /* The groups of parameters, as in `optimizer`; an array to be freed with json_decref.
+ * Of several optimizers, "optimizer.KEY" each, all groups, one optimizer after another.
  * When there is no such object they are made from the tensors' group numbers, with the
  * hyper-parameters of deepspeed_config's optimizer or else the defaults of AdamW. Weights
  * that have optimizer tensors are in a group, and no others unless no weight has any.

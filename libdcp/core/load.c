@@ -138,12 +138,12 @@ static int prove_records(const struct load *load, struct dcp_comm *comm,
                      err);
 }
 
-/* Whether it is a weight of the step that is asked for by another name, or not at all. */
+/* Whether it is asked for neither by this name nor, as what is tied, by another one. */
 static bool is_left(const struct load *load, size_t s, const bool *taken)
 {
     const struct dcp_tensor *left = &load->src->tensors[s];
 
-    if (taken[s] || left->role != DCP_ROLE_MODEL || left->tied_to)
+    if (taken[s] || left->tied_to)
         return false;
     for (size_t t = 0; left->has_fingerprint && t < load->src->n_tensors; t++) {
         const struct dcp_tensor *other = &load->src->tensors[t];
@@ -154,28 +154,53 @@ static bool is_left(const struct load *load, size_t s, const bool *taken)
     return true;
 }
 
-/* A model that lacks weights of the step may be another one. */
-static void tell_left(const struct load *load)
+static bool is_weight(const struct dcp_tensor *tensor)
 {
-    DCP_CLEANUP_FREE bool *taken = dcp_mem_calloc(load->src->n_tensors, sizeof *taken);
-    size_t n_weights = 0, n_left = 0;
+    return tensor->role == DCP_ROLE_MODEL;
+}
+
+/* Those of dimension 0 are counts of updates, which settings may have instead. */
+static bool is_of_optimizer(const struct dcp_tensor *tensor)
+{
+    return dcp_role_is_optim(tensor->role) && tensor->ndim > 0;
+}
+
+/* Warns of those of one kind that the step has and `owner` lacks. */
+static void tell_left(const struct load *load, bool is_told(const struct dcp_tensor *),
+                      const bool *taken, const char *what, const char *owner)
+{
+    size_t n_left = 0;
     const char *first = NULL;
 
-    for (size_t t = 0; taken && t < load->dst->n_tensors; t++) {
-        n_weights += load->dst->tensors[t].role == DCP_ROLE_MODEL;
-        if (load->from[t] >= 0)
-            taken[load->from[t]] = true;
-    }
-    for (size_t s = 0; taken && n_weights && s < load->src->n_tensors; s++)
-        if (is_left(load, s, taken)) {
+    for (size_t s = 0; s < load->src->n_tensors; s++)
+        if (is_told(&load->src->tensors[s]) && is_left(load, s, taken)) {
             first = first ? first : load->src->tensors[s].name;
             n_left++;
         }
     if (n_left)
         dcp_log_write(load->ctx->log, DCP_LOG_WARN,
-                      "the step has %zu %s that the model has not, '%s'%s", n_left,
-                      n_left == 1 ? "weight" : "weights", DCP_SHOWN(first),
+                      "the step has %zu %s%s that the %s has not, '%s'%s", n_left, what,
+                      n_left == 1 ? "" : "s", owner, DCP_SHOWN(first),
                       n_left == 1 ? "" : " the first of them");
+}
+
+/* A model that lacks weights of the step may be another one, and so may an optimizer. */
+static void tell_all_left(const struct load *load, bool with_optimizer)
+{
+    DCP_CLEANUP_FREE bool *taken = dcp_mem_calloc(load->src->n_tensors, sizeof *taken);
+    size_t n_weights = 0;
+
+    if (!taken)
+        return;
+    for (size_t t = 0; t < load->dst->n_tensors; t++) {
+        n_weights += is_weight(&load->dst->tensors[t]);
+        if (load->from[t] >= 0)
+            taken[load->from[t]] = true;
+    }
+    if (n_weights)
+        tell_left(load, is_weight, taken, "weight", "model");
+    if (with_optimizer)
+        tell_left(load, is_of_optimizer, taken, "tensor", "optimizer");
 }
 
 /* What is asked for, by all ranks. */
@@ -210,7 +235,7 @@ static int load_from(const struct request *request, const struct dcp_store *stor
     if (!rc && !options->no_verify && load.src->n_records)
         rc = prove_records(&load, comm, err);
     if (!rc && comm->rank == 0)
-        tell_left(&load);
+        tell_all_left(&load, options->with_optimizer);
     out->n_tensors = load.dst->n_tensors;
     out->n_unproved = rc ? 0 : count_unproved(&load);
     out->size_bytes = dcp_fill_bytes(load.fill);

@@ -35,6 +35,8 @@ int32_t dcp_flat_load(const struct dcp_flat_load_options *options,
     rc = dcp_flat_act_agree(&act, rc, &why);
     if (!rc) {
         const struct dcp_load_options ours = { .step = given.step,
+                                               .only_model = given.only_model,
+                                               .with_optimizer = given.with_optimizer,
                                                .allow_cast = given.allow_cast,
                                                .no_verify = given.no_verify };
         rc = dcp_load(&act.ctx, &ours, &held.state, &result, &why);

@@ -369,33 +369,6 @@ def test_what_does_not_fit(tmp_path):
         libdcp.save({"optim": optim}, run, step=2)
 
 
-def two_optimizers(lr):
-    torch.manual_seed(3)
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-    adam = torch.optim.AdamW(net[0].parameters(), lr=lr)
-    sgd = torch.optim.SGD(net[1].parameters(), lr=100 * lr, momentum=0.9)
-    return {"model": net, "adam": adam, "sgd": sgd}
-
-
-def test_several_optimizers_of_one_model(tmp_path):
-    """Each keeps its own settings, as Muon and AdamW do side by side."""
-    state, into = two_optimizers(1e-3), two_optimizers(7.0)
-    for _ in range(2):
-        state["model"](torch.ones(2, 4)).sum().backward()
-        state["adam"].step()
-        state["sgd"].step()
-    libdcp.save(state, tmp_path, step=1)
-    libdcp.load(into, tmp_path)
-    for name in ("adam", "sgd"):
-        ours, theirs = into[name].state_dict(), state[name].state_dict()
-        assert ours["param_groups"] == theirs["param_groups"]
-        for i, moments in theirs["state"].items():
-            for kind, tensor in moments.items():
-                assert torch.equal(ours["state"][i][kind], tensor), (name, i, kind)
-    with libdcp.open(tmp_path) as ckpt:
-        assert {"optimizer.adam", "optimizer.sgd"} < set(ckpt.objects)
-
-
 def test_a_model_that_is_smaller(tmp_path):
     """What the step has besides is named: it may be the wrong model, or the wrong run."""
     layers = [torch.nn.Linear(2, 2) for _ in range(3)]
@@ -407,47 +380,6 @@ def test_a_model_that_is_smaller(tmp_path):
         warnings.simplefilter("error")
         libdcp.load({"model": net}, tmp_path)
         libdcp.load({"0.weight": torch.zeros(2, 2)}, tmp_path)  # asked for by its name
-
-
-def test_settings_of_any_kind(tmp_path):
-    """Numbers of NumPy and of PyTorch come back; what cannot be kept is named."""
-    numpy = pytest.importorskip("numpy")
-    net = torch.nn.Linear(2, 2)
-    optim = torch.optim.AdamW(net.parameters(), lr=1.0)
-    mine = {"lr": numpy.float32(0.25), "scale": torch.tensor([1.0, 2.0]), "call": len}
-    optim.param_groups[0].update(mine)
-    with pytest.warns(RuntimeWarning, match="'optimizer' is saved without 'call'"):
-        libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
-    other = torch.optim.AdamW(net.parameters(), lr=torch.tensor(9.0))
-    other.param_groups[0].update(scale=torch.zeros(2), call=max)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a load saves nothing
-        libdcp.load({"model": net, "optim": other}, tmp_path)
-    (group,) = other.param_groups
-    assert torch.equal(group["lr"], torch.tensor(0.25)) and group["call"] is max
-    assert torch.equal(group["scale"], mine["scale"])
-
-
-def test_state_of_an_optimizer_that_cannot_be_saved(tmp_path):
-    net = torch.nn.Linear(2, 2)
-    optim = torch.optim.LBFGS(net.parameters())
-    for _ in range(2):
-        optim.step(lambda: net(torch.ones(1, 2)).square().sum())
-    optim.state[net.weight]["old_dirs"] = [torch.ones(2)]
-    with pytest.raises(libdcp.UnsupportedError, match=r"'optimizer\.old_dirs\.weight'"):
-        libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
-
-
-def test_optimizers_that_cannot_be_told_apart(tmp_path):
-    state = two_optimizers(1e-3)
-    one = {"model": state["model"], "adam": state["adam"]}
-    with pytest.raises(libdcp.UsageError, match="two values are called 'optimizer'"):
-        libdcp.save({**one, "optimizer": {"lr": 1}}, tmp_path, step=1)
-    libdcp.save(one, tmp_path, step=1)
-    others = torch.optim.SGD(state["model"][1].parameters(), lr=1)
-    with pytest.raises(libdcp.MismatchError, match="trains other weights"):
-        libdcp.load({"model": state["model"], "sgd": others}, tmp_path)
-    assert others.param_groups[0]["lr"] == 1
 
 
 def test_subnormal_numbers_are_kept(tmp_path):

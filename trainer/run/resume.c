@@ -233,6 +233,7 @@ static int fill(struct run *run, const struct origin *origin,
     struct dcp_load_options options = { .name = name_of(run, origin),
                                         .step = -1,
                                         .format = origin->format,
+                                        .with_optimizer = moments,
                                         .allow_cast = true };
     struct state state;
     int rc = state_init_load(&state, run->shard, run->model, catalog, moments, want, err);

@@ -228,8 +228,11 @@ struct dcp_load_options {
     int64_t step; /* with name NULL; -1: the newest complete one */
     const char *format; /* NULL: native. "auto" probes: any readable format */
     bool only_model;    /* leave tensors of the optimizer in `into` as they are */
-    bool allow_cast;    /* a stored floating dtype may differ from the wanted one */
-    bool no_verify;     /* do not check block digests and fingerprints */
+    /* An optimizer is loaded, also if it has no tensors: those that the step has of one,
+     * and `into` has not, are warned of. */
+    bool with_optimizer;
+    bool allow_cast; /* a stored floating dtype may differ from the wanted one */
+    bool no_verify;  /* do not check block digests and fingerprints */
 };
 
 struct dcp_load_result {

@@ -436,6 +436,7 @@ struct dcp_flat_load_options {
     int32_t threads;                           /* 0: 2 */
     void (*log)(void *self, int32_t level, const char *message);
     void *self;
+    int32_t with_optimizer; /* see struct dcp_load_options */
 };
 struct dcp_flat_load_result {
     size_t struct_size;

@@ -9,6 +9,7 @@
  *   optimizer         {"type": "AdamW", "step": updates that were made, "param_groups":
  *                     [{"lr", "initial_lr", "betas": [b1, b2], "eps", "weight_decay",
  *                       "bias_correction", …, "params": [names of weights, in order]}]}
+ *   optimizer.KEY     the same of each, where there are several
  *   scheduler         {"type": "WarmupLR" or absent, "last_batch_iteration", …} as
  *                     DeepSpeed's classes have it; "last_epoch", … as PyTorch's have it
  *   loss_scaler       {"type": "static" or "dynamic", "scale", …}

@@ -412,6 +412,7 @@ class LoadOptions(Sized):
         ("threads", c_int32),
         ("log", OnLog),
         ("self", c_void_p),
+        ("with_optimizer", c_int32),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from . import _abi
@@ -85,3 +86,14 @@ def no_grad() -> Any:
     """What PyTorch, where it is used, does not follow."""
     torch = sys.modules.get("torch")
     return contextlib.nullcontext() if torch is None else torch.no_grad()
+
+
+def written(tensors: Iterable[Any]) -> None:
+    """Tell PyTorch that other numbers are in them: a backward pass that needs those that
+    were there raises, as after any other write in place.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    kept = [t for t in tensors if isinstance(t, torch.Tensor) and not t.is_inference()]
+    torch.autograd.graph.increment_version(kept)

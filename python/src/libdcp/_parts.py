@@ -56,8 +56,6 @@ class Optimizer:
         label: str,
     ) -> None:
         """label: of its settings, where there are others."""
-        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
         owners = [(k, m) for k, m in models.items() if _trains(optimizer, m)]
         if len(owners) != 1:
             raise UsageError(
@@ -65,12 +63,13 @@ class Optimizer:
                 hint='{"model": model, "optim": optim}',
             )
         prefix, self._model = owners[0]
+        self._prefix = "" if len(models) == 1 else f"{prefix}."
         self._name = f"{SETTINGS}.{label}" if label else SETTINGS
         self._optimizer = optimizer
-        self._dict = get_optimizer_state_dict(self._model, optimizer)
+        self._dict = _state_dict(self._model, optimizer)
         self._plain: list[tuple[str, Any, Any]] = []
         for param, values in self._dict["state"].items():
-            weight = param if len(models) == 1 else f"{prefix}.{param}"
+            weight = self._prefix + param
             for kind, value in values.items():
                 name = f"{SETTINGS}.{kind}.{weight}"
                 if is_tensor(value):
@@ -81,17 +80,36 @@ class Optimizer:
                     self._plain.append((name, values, kind))
                     state.add_value(name, value)
         state.add_value(self._name, self._settings() if state.is_save else None)
+        state.has_optimizer = True
 
     def _settings(self) -> dict[str, Any]:
         groups = [_settings(self._name, group) for group in self._dict["param_groups"]]
+        for group in groups:
+            group["params"] = [self._prefix + param for param in group["params"]]
         return {"type": type(self._optimizer).__name__, "param_groups": groups}
+
+    def _saved(self, state: State) -> list[dict[str, Any]]:
+        """The groups of the step, with weights by the names that they have here."""
+        settings = state.value_of(self._name)
+        kind, ours = settings.get("type"), type(self._optimizer).__name__
+        if kind and kind.lower() != ours.lower():
+            state.remarks.append(
+                f"the step was trained with {kind}, and goes on with {ours}: what only "
+                "one of them has is not loaded"
+            )
+        groups: list[dict[str, Any]] = settings["param_groups"]
+        for group in groups:
+            if "params" in group:
+                names = group["params"]
+                group["params"] = [name.removeprefix(self._prefix) for name in names]
+        return groups
 
     def load(self, state: State) -> None:
         from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
         for name, values, kind in self._plain:
             values[kind] = state.value_of(name)
-        groups = state.value_of(self._name)["param_groups"]
+        groups = self._saved(state)
         ours = self._dict["param_groups"]
         if len(groups) != len(ours):
             raise MismatchError(
@@ -116,6 +134,25 @@ class Stateful:
 
     def load(self, state: State) -> None:
         self._value.load_state_dict(self._dict[self._key])
+
+
+def _state_dict(model: Any, optimizer: Any) -> Any:
+    """What PyTorch gives, which makes the state of a new optimizer, from gradients of
+    zero, only where there are no gradients yet.
+    """
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    if optimizer.state:
+        return get_optimizer_state_dict(model, optimizer)
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    grads = [p.grad for p in params]
+    try:
+        for param in params:
+            param.grad = None
+        return get_optimizer_state_dict(model, optimizer)
+    finally:
+        for param, grad in zip(params, grads):
+            param.grad = grad
 
 
 def _trains(optimizer: Any, model: Any) -> bool:

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
-from ._array import Array, is_array, no_grad
+from ._array import Array, is_array, no_grad, written
 from ._columns import Columns, columns_of, ints
 from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
@@ -62,6 +62,8 @@ class State:
         self._wanted: list[tuple[str, Any, Any]] = []  # and where a load puts them
         self._asked: list[str] = []  # values of optimizers
         self._parts: list[Any] = []
+        self.has_optimizer = False
+        self.remarks: list[str] = []  # what a load warns of, once for all ranks
         self._left_out = Entries()
         self._coded: dict[str, tuple[bool, bytes]] = {}
         self._marks: dict[str, bytes] = {}  # of what the ranks must not differ in
@@ -331,6 +333,7 @@ class State:
                 self._entries.locals[i].copy_(copy)
             if len(self._left_out):
                 self._fill_left_out()
+        written(self._entries.locals)
         for name, place, key in self._wanted:
             value = self.value_of(name)
             if isinstance(place, (MutableMapping, MutableSequence)):

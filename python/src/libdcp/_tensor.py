@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
-from ._array import lies_dense
+from ._array import lies_dense, written
 from ._errors import MismatchError, UnsupportedError, UsageError
 from ._mapping import mapped_array, mapped_tensor
 
@@ -109,6 +109,7 @@ class Box:
         self._check_out(tuple(out.shape), out.dtype, dtype)
         if lies_dense(out):
             self._read(out.data_ptr())
+            written((out,))
         else:
             with torch.no_grad():
                 out.copy_(self.torch())

@@ -45,7 +45,7 @@ class LoadResult:
 
 
 def _warn(level: int, message: bytes) -> None:
-    warnings.warn(_abi.text(message), RuntimeWarning, stacklevel=5)
+    warnings.warn(_abi.text(message), RuntimeWarning, stacklevel=7)
 
 
 @contextlib.contextmanager
@@ -283,6 +283,7 @@ def load(
     options = _abi.LoadOptions.new(
         path=_abi.raw(path),
         step=-1 if step is None else step,
+        with_optimizer=made.has_optimizer,
         allow_cast=allow_cast,
         no_verify=not verify,
         threads=threads,
@@ -302,14 +303,14 @@ def load(
         others = made.fill(_objects(loaded), result.world_size, trust_pickles)
     finally:
         _abi.lib.dcp_flat_loaded_free(loaded)
-    if others and ranks.rank == 0:
+    if others:
         names = ", ".join(f"'{name}'" for name in sorted(others))
-        warnings.warn(
+        made.remarks.append(
             f"{result.world_size} ranks saved values of their own of {names}; "
-            f"all {ranks.world_size} have got those of one",
-            RuntimeWarning,
-            stacklevel=3,
+            f"all {ranks.world_size} have got those of one"
         )
+    for remark in made.remarks if ranks.rank == 0 else ():
+        warnings.warn(remark, RuntimeWarning, stacklevel=3)
     return LoadResult(
         result.step,
         result.world_size,

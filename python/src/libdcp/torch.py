@@ -24,7 +24,7 @@ from torch.futures import Future
 
 from . import _abi
 from ._act import Act
-from ._array import lies_dense
+from ._array import lies_dense, written
 from ._checkpoint import Checkpoint, open_checkpoint
 from ._entries import Box, Entries
 from ._errors import CommError, MismatchError, UnsupportedError
@@ -214,6 +214,7 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
                 (item, target, target if own else torch.empty(size, dtype=dtype), box)
             )
         self._ckpt._read([r[3] for r in reads], [r[2].data_ptr() for r in reads])
+        written(target for _, target, _, _ in reads)
         for item, target, memory, _ in reads:
             if memory is not target:
                 target.copy_(memory)

@@ -1,4 +1,5 @@
-/* A load says which weights of the step the model has not. */
+/* A load says which weights of the step the model has not, and which tensors of an
+ * optimizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,12 +38,13 @@ static struct dcp_local_tensor tensor(const char *name, enum dcp_role role)
 }
 
 static void check(const struct dcp_store *store, const struct dcp_local_tensor *locals,
-                  size_t n, const char *wanted)
+                  size_t n, bool with_optimizer, const char *wanted)
 {
     struct heard heard = { 0 };
     const struct dcp_log log = { hear, &heard, DCP_LOG_WARN };
     const struct dcp_context ctx = { .store = store, .threads = 1, .log = &log };
-    const struct dcp_load_options options = { .step = -1 };
+    const struct dcp_load_options options = { .step = -1,
+                                              .with_optimizer = with_optimizer };
     const struct dcp_state into = { .locals = locals, .n_locals = n };
 
     assert_int_equal(dcp_load(&ctx, &options, &into, NULL, NULL), DCP_OK);
@@ -64,13 +66,39 @@ static void weights_that_are_left(void **state)
     const struct dcp_context ctx = { .store = &store, .threads = 1 };
     const struct dcp_save_options options = { .step = 1 };
     assert_int_equal(dcp_save(&ctx, &options, &whole, NULL, NULL), DCP_OK);
-    check(&store, all, 4, "");
-    check(&store, all, 3, ""); /* "d" is another name of "a" */
-    check(&store, all, 2, "the step has 1 weight that the model has not, 'c'");
-    check(&store, all, 1,
+    check(&store, all, 4, false, "");
+    check(&store, all, 3, false, ""); /* "d" is another name of "a" */
+    check(&store, all, 2, false, "the step has 1 weight that the model has not, 'c'");
+    check(&store, all, 1, false,
           "the step has 2 weights that the model has not, 'b' the first of them");
     all[0].role = DCP_ROLE_OTHER; /* asked for by its name, and not as a model */
-    check(&store, all, 1, "");
+    check(&store, all, 1, false, "");
+    dcp_store_free(&store);
+}
+
+static void what_an_optimizer_lacks(void **state)
+{
+    (void)state;
+    struct dcp_store store;
+    struct dcp_local_tensor all[] = { tensor("a", DCP_ROLE_MODEL),
+                                      tensor("b", DCP_ROLE_OPTIM),
+                                      tensor("c", DCP_ROLE_MASTER),
+                                      tensor("d", DCP_ROLE_EXP_AVG) };
+    struct dcp_local_tensor count = {
+        .name = "count", .role = DCP_ROLE_OPTIM, .dtype = DCP_F32, .data = numbers[1]
+    };
+    struct dcp_local_tensor saved[] = { all[0], all[1], all[2], all[3], count };
+    const struct dcp_state whole = { .locals = saved, .n_locals = 5 };
+
+    assert_int_equal(dcp_store_mem(&store, NULL), DCP_OK);
+    const struct dcp_context ctx = { .store = &store, .threads = 1 };
+    const struct dcp_save_options options = { .step = 1 };
+    assert_int_equal(dcp_save(&ctx, &options, &whole, NULL, NULL), DCP_OK);
+    check(&store, all, 1, false, ""); /* weights alone are wanted */
+    check(&store, all, 4, true, "");  /* a count is no loss: settings have it */
+    check(&store, all, 2, true, "the step has 1 tensor that the optimizer has not, 'c'");
+    check(&store, all, 1, true,
+          "the step has 2 tensors that the optimizer has not, 'b' the first of them");
     dcp_store_free(&store);
 }
 
@@ -78,6 +106,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_that_are_left),
+        cmocka_unit_test(what_an_optimizer_lacks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
