@@ -1,14 +1,13 @@
-"""Models, optimizers and other objects of a state: what they have, and get back."""
+"""Models and optimizers of a state: what they have, and get back."""
 
 from __future__ import annotations
 
-import functools
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import MismatchError, UsageError
+from ._kinds import is_tensor
 from ._values import SETTINGS, is_json, lists
 
 if TYPE_CHECKING:
@@ -123,19 +122,6 @@ class Optimizer:
         set_optimizer_state_dict(self._model, self._optimizer, self._dict)
 
 
-class Stateful:
-    """Anything with `state_dict` and `load_state_dict`: a scheduler, a data loader."""
-
-    def __init__(self, state: State, key: str, value: Any) -> None:
-        self._value = value
-        self._dict = {key: value.state_dict()}
-        self._key = key
-        state.add(key, self._dict[key], self._dict, key)
-
-    def load(self, state: State) -> None:
-        self._value.load_state_dict(self._dict[self._key])
-
-
 def _state_dict(model: Any, optimizer: Any) -> Any:
     """What PyTorch gives, which makes the state of a new optimizer, from gradients of
     zero, only where there are no gradients yet.
@@ -227,18 +213,3 @@ def _plain(module: Any, name: str) -> str:
             kept.append(part)
         at = getattr(at, part)
     return ".".join(kept)
-
-
-def classes() -> tuple[Any, Any, Any]:
-    return _classes_of(sys.modules.get("torch"))  # who has a tensor has imported it
-
-
-@functools.cache
-def _classes_of(torch: Any) -> tuple[Any, Any, Any]:
-    if torch is None:
-        return (), (), ()
-    return torch.Tensor, torch.nn.Module, torch.optim.Optimizer
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, classes()[0])

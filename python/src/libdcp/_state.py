@@ -7,7 +7,7 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import (
-    Iterator,
+    Callable,
     Mapping,
     MutableMapping,
     MutableSequence,
@@ -21,7 +21,9 @@ from ._array import Array, is_array, no_grad, written
 from ._columns import Columns, columns_of, ints
 from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
-from ._parts import MOMENTS, Model, Optimizer, Stateful, classes, is_tensor
+from ._kinds import classes, has_tensors
+from ._parts import MOMENTS, Model, Optimizer
+from ._stateful import TREE, Stateful
 from ._values import (
     RANDOM,
     Pickle,
@@ -62,6 +64,8 @@ class State:
         self._wanted: list[tuple[str, Any, Any]] = []  # and where a load puts them
         self._asked: list[str] = []  # values of optimizers
         self._parts: list[Any] = []
+        self._containers: list[str] = []  # keys under which tensors are, that have none
+        self._stateful: list[str] = []
         self.has_optimizer = False
         self.remarks: list[str] = []  # what a load warns of, once for all ranks
         self._left_out = Entries()
@@ -83,8 +87,10 @@ class State:
                 self._parts.append(Optimizer(self, key, value, models, label))
             elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
                 self._parts.append(Stateful(self, key, value))
+                self._stateful.append(key)
             else:
                 self.add(key, value, state, key)
+                self._containers += [key] if has_tensors(value) else []
         if self.is_save:
             self._coded.update((n, code_of(n, value)) for n, value in self._values)
         self._staging = staging
@@ -92,19 +98,29 @@ class State:
             local is not None and not local.is_cpu for local in self._entries.locals
         )
 
-    def add(self, name: str, value: Any, place: Any, key: Any) -> None:
-        """Take a tensor, a plain value, or what has such in it."""
+    def add(
+        self,
+        name: str,
+        value: Any,
+        place: Any,
+        key: Any,
+        wanted: list[tuple[str, Any, Any]] | None = None,
+    ) -> None:
+        """Take a tensor, a plain value, or what has such in it.
+
+        wanted: gets what is no tensor, with its place, in place of `fill`.
+        """
         if isinstance(value, self._tensor) or is_array(value):
             self._add_leaf(name, value)
-        elif isinstance(value, Mapping) and _has_tensors(value):
+        elif isinstance(value, Mapping) and has_tensors(value):
             for inner, item in value.items():
-                self.add(f"{name}.{inner}", item, value, inner)
-        elif isinstance(value, (list, tuple)) and _has_tensors(value):
+                self.add(f"{name}.{inner}", item, value, inner, wanted)
+        elif isinstance(value, (list, tuple)) and has_tensors(value):
             for i, item in enumerate(value):
-                self.add(f"{name}.{i}", item, value, i)
+                self.add(f"{name}.{i}", item, value, i, wanted)
         else:
             self._values.append((name, value))
-            self._wanted.append((name, place, key))
+            (self._wanted if wanted is None else wanted).append((name, place, key))
 
     def _add_leaf(self, name: str, value: Any) -> None:
         box, local = self._boxes.box_of(name, value)
@@ -241,21 +257,44 @@ class State:
     @property
     def may_lack(self) -> bool:
         """Whether steps can do without some of the tensors; the same on all ranks."""
-        return bool(self._entries.instead)
+        return bool(self._entries.instead or self._stateful or self._containers)
 
     def lacked_by(self, step: Checkpoint) -> set[str]:
-        """Tensors that a step does without: it has what they follow from."""
+        """Tensors that a step does without: it has what they follow from, or it says what
+        their object has.
+        """
         counts = {
             name
             for name, value in step.objects.items()
             if isinstance(value, dict) and isinstance(value.get("step"), int)
         }
         known = counts.union(step)
-        return {
+        lacked = {
             name
             for name, instead in self._entries.instead.items()
             if name not in known and not known.isdisjoint(instead)
         }
+        told = [key for key in self._stateful if _is_told(key, step)]
+        begins = tuple(f"{key}." for key in told)
+        for name, box in zip(self._entries.names, self._entries.boxes) if told else ():
+            theirs = name.startswith(begins) or name in told
+            if theirs and _is_other(name, box, step):
+                lacked.add(name)
+        return lacked
+
+    def remark_on(self, step: Checkpoint) -> None:
+        """Warn of what a step has in given lists and dicts, and they have not."""
+        if not self._containers:
+            return
+        asked = {*self._entries.names, *(name for name, _ in self._values)}
+        for key in self._containers:
+            has = [n for n in (*step, *step.objects) if n.startswith(f"{key}.")]
+            left = [n for n in has if asked.isdisjoint((n, n.rpartition("@")[0]))]
+            if left:
+                first = f"'{left[0]}'" + (" the first of them" if len(left) > 1 else "")
+                self.remarks.append(
+                    f"the step has {len(left)} in '{key}' that the state has not, {first}"
+                )
 
     def leave_out(self, names: set[str]) -> None:
         """Do not ask the step for these; `fill` finds what they are."""
@@ -319,14 +358,21 @@ class State:
     # -- after a load ------------------------------------------------------------------
 
     def fill(
-        self, objects: Mapping[str, tuple[bool, bytes]], saved_by: int, trust: bool
+        self,
+        objects: Mapping[str, tuple[bool, bytes]],
+        saved_by: int,
+        trust: bool,
+        reopen: Callable[[], Checkpoint],
     ) -> set[str]:
         """Put what was loaded where it belongs; `saved_by` so many ranks.
+
+        reopen: gives the step, for what only it says is in it.
 
         Gives the values of which each of these ranks had its own, and of which this rank
         has got that of another, since their number is not the same.
         """
         self._objects, self._saved_by, self._trust = objects, saved_by, trust
+        self._reopen, self._filled = reopen, set(self._entries.names)
         self._others: set[str] = set()
         with no_grad():
             for i, copy in self._copies.items():
@@ -345,14 +391,37 @@ class State:
     def _fill_left_out(self) -> None:
         loaded = dict(zip(self._entries.names, self._entries.locals))
         for name, local in zip(self._left_out.names, self._left_out.locals):
-            if local is None:
+            instead = self._left_out.instead.get(name)
+            if local is None or not instead:
                 continue
-            instead = self._left_out.instead[name]
             tied = [loaded[other] for other in instead if other in loaded]
             if tied:
                 local.copy_(tied[0])
             else:
                 local.fill_(self.value_of(instead[0])["step"])
+
+    def is_filled(self, name: str) -> bool:
+        """Whether it is a tensor that this load has filled."""
+        return name in self._filled
+
+    def read(self, leaves: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Read more of the step: "tensor" or "array", and its name, of each."""
+        if not leaves:
+            return {}
+        with self._reopen() as step:
+            tensors = [name for kind, name in leaves if kind == "tensor"]
+            found: dict[str, Any] = dict(step.state_dict(tensors)) if tensors else {}
+            for kind, name in leaves:
+                if kind == "array":
+                    found[name] = step[name].numpy()
+        return found
+
+    def has_value(self, name: str) -> bool:
+        """Whether the step has such a plain value."""
+        return any(
+            n in self._objects
+            for n in (name, *(f"{name}@{rank}" for rank in range(1, self._saved_by)))
+        )
 
     def value_of(self, name: str) -> Any:
         """Give a plain value that was loaded: this rank's own, where it has one."""
@@ -376,18 +445,16 @@ class State:
         return pickle.loads(data)
 
 
-def _items(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        yield from value.values()
-    elif isinstance(value, (list, tuple)):
-        yield from value
+def _is_told(key: str, step: Checkpoint) -> bool:
+    """Whether the step says all that an object has."""
+    names = {name.split("@")[0] for name in step.objects}
+    return key in names or f"{TREE}.{key}" in names
 
 
-def _has_tensors(value: Any, arrays: bool = True) -> bool:
-    """Whether there are such in it. A tuple with arrays in it is a plain value, since
-    nothing can be put back into it: the state of NumPy's generators is one.
-    """
-    arrays = arrays and not isinstance(value, tuple)
-    if is_tensor(value) or (arrays and is_array(value)):
+def _is_other(name: str, box: Box, step: Checkpoint) -> bool:
+    """Whether the step has no such tensor, or, where it is no share, another one."""
+    stored = step.tensors.get(name)
+    if stored is None:
         return True
-    return any(_has_tensors(item, arrays) for item in _items(value))
+    whole = box.size == box.shape
+    return whole and (stored.shape, stored.dtype) != (box.shape, box.dtype)

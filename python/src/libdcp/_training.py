@@ -104,6 +104,7 @@ def _leave_out(
         # What is wrong with the step is said by the load, on all ranks.
         with contextlib.suppress(Exception), open_checkpoint(path, step=step) as found:
             names = made.lacked_by(found)
+            made.remark_on(found)
     made.leave_out(ranks.gather(names)[0])
 
 
@@ -300,7 +301,12 @@ def load(
             ctypes.byref(result),
             ctypes.byref(loaded),
         )
-        others = made.fill(_objects(loaded), result.world_size, trust_pickles)
+        others = made.fill(
+            _objects(loaded),
+            result.world_size,
+            trust_pickles,
+            lambda: open_checkpoint(path, step=result.step, verify=verify),
+        )
     finally:
         _abi.lib.dcp_flat_loaded_free(loaded)
     if others:

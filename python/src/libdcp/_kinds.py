@@ -1,0 +1,42 @@
+"""What is a tensor, a model, an optimizer, where PyTorch need not be there."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ._array import is_array
+
+
+def classes() -> tuple[Any, Any, Any]:
+    return _classes_of(sys.modules.get("torch"))  # who has a tensor has imported it
+
+
+@functools.cache
+def _classes_of(torch: Any) -> tuple[Any, Any, Any]:
+    if torch is None:
+        return (), (), ()
+    return torch.Tensor, torch.nn.Module, torch.optim.Optimizer
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, classes()[0])
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (list, tuple)):
+        yield from value
+
+
+def has_tensors(value: Any, arrays: bool = True) -> bool:
+    """Whether there are such in it. A tuple with arrays in it is a plain value, since
+    nothing can be put back into it: the state of NumPy's generators is one.
+    """
+    arrays = arrays and not isinstance(value, tuple)
+    if is_tensor(value) or (arrays and is_array(value)):
+        return True
+    return any(has_tensors(item, arrays) for item in _items(value))

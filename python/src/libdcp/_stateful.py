@@ -1,0 +1,101 @@
+"""Objects with `state_dict` and `load_state_dict`: a scheduler, a data loader."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
+from typing import TYPE_CHECKING, Any
+
+from ._array import is_array
+from ._kinds import has_tensors, is_tensor
+
+if TYPE_CHECKING:
+    from ._state import State
+
+TREE = "tree"  # the object "tree.KEY" says how the state of KEY is nested
+_DICTS = {"dict": dict, "ordered dict": OrderedDict}
+_LISTS = {"list": list, "tuple": tuple}
+
+
+class Stateful:
+    """An object that gets back what it had, be that more or less than it has now.
+
+    Tensors are filled in place where it has them already, in the shape of the step.
+    """
+
+    def __init__(self, state: State, key: str, value: Any) -> None:
+        self._value, self._key = value, key
+        self._dict = {key: value.state_dict()}
+        self._wanted: list[tuple[str, Any, Any]] = []
+        mine = self._dict[key]
+        state.add(key, mine, self._dict, key, self._wanted)
+        tree = _tree_of(key, mine) if has_tensors(mine) else None
+        state.add_value(f"{TREE}.{key}", tree) if state.is_save and tree else None
+
+    def load(self, state: State) -> None:
+        key, tree = self._key, f"{TREE}.{self._key}"
+        if state.has_value(tree):
+            tree = state.value_of(tree)
+            missing = [leaf for leaf in _leaves(tree) if not state.is_filled(leaf[1])]
+            rest = state.read(missing)
+            self._dict[key] = _made(tree, self._dict[key], state, rest)
+        elif state.has_value(key):
+            self._dict[key] = state.value_of(key)
+        else:  # of steps before there were trees, and of what is no list and no dict
+            for name, place, inner in self._wanted:
+                if isinstance(place, (MutableMapping, MutableSequence)):
+                    place[inner] = state.value_of(name)
+        self._value.load_state_dict(self._dict[key])
+
+
+def _tree_of(name: str, value: Any) -> Any:
+    """How it is nested, with the names that `State.add` gives; None: it comes back as
+    something else.
+    """
+    if is_tensor(value):
+        return {"tensor": name}
+    if is_array(value):
+        return {"array": name}
+    if not has_tensors(value):
+        return {"value": name}
+    for kind, make in _LISTS.items():
+        if type(value) is make:
+            items = [_tree_of(f"{name}.{i}", item) for i, item in enumerate(value)]
+            return None if None in items else {kind: items}
+    for kind, make in _DICTS.items():
+        if type(value) is make:
+            pairs = [[k, _tree_of(f"{name}.{k}", item)] for k, item in value.items()]
+            kept = all(type(k) in (str, int) and item for k, item in pairs)
+            return {kind: pairs} if kept else None
+    return None
+
+
+def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
+    """The kind and the name of each tensor and array."""
+    ((kind, held),) = tree.items()
+    if kind in ("tensor", "array"):
+        yield kind, held
+    elif kind in _LISTS:
+        for item in held:
+            yield from _leaves(item)
+    elif kind in _DICTS:
+        for _, item in held:
+            yield from _leaves(item)
+
+
+def _made(tree: Any, like: Any, state: State, rest: Mapping[str, Any]) -> Any:
+    """The state; `like`: what stands there now, filled where the step has it, too."""
+    ((kind, held),) = tree.items()
+    if kind == "value":
+        return state.value_of(held)
+    if kind in ("tensor", "array"):
+        return rest.get(held, like)
+    if kind in _LISTS:
+        old = like if isinstance(like, (list, tuple)) else ()
+        pairs = zip(held, [*old, *[None] * len(held)])
+        return _LISTS[kind](_made(v, at, state, rest) for v, at in pairs)
+    olds = like if isinstance(like, Mapping) else {}
+    made: Any = _DICTS[kind]((k, _made(v, olds.get(k), state, rest)) for k, v in held)
+    if kind == "ordered dict" and hasattr(like, "_metadata"):
+        made._metadata = like._metadata  # versions of a module's parts
+    return made
