@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import warnings
@@ -295,19 +296,34 @@ def test_a_dead_rank(tmp_path):
     assert os.listdir(tmp_path) == ["told"]
 
 
+class Opaque:
+    """Of no kind that a pickle may have in it."""
+
+    def __eq__(self, other):
+        return type(other) is Opaque
+
+
 def test_values(tmp_path):
-    """What is no JSON is a pickle, which is only loaded when the caller says so."""
+    """What is no JSON is a pickle; one that could run a program is loaded when the caller
+    says so, and nothing is written to before.
+    """
     run = tmp_path / "run"
     odd = ["a\0b", {"half \ud800": "of a character"}]  # no JSON that the library reads
     values = {"set": {1, 2}, "tuple": (1, 2), "nul": odd[0], "half": odd[1]}
+    values.update(numbers={1: float("inf"), None: 2j}, when=datetime.timedelta(3))
     libdcp.save({**values, "w": torch.ones(3)}, run, step=1)
     state = {**dict.fromkeys(values), "w": torch.zeros(3)}
-    with pytest.raises(libdcp.UnsupportedError, match="is a pickle"):
-        libdcp.load(state, run)
-    libdcp.load(state, run, trust_pickles=True)
+    libdcp.load(state, run)
     assert {name: state[name] for name in values} == values
+    libdcp.save({**values, "own": Opaque(), "w": torch.ones(3)}, run, step=2)
+    state = {**dict.fromkeys(values), "own": None, "w": torch.zeros(3)}
+    with pytest.raises(libdcp.UnsupportedError, match="'own' is a pickle"):
+        libdcp.load(state, run)
     with pytest.raises(libdcp.NotFoundError, match="'other'"):
-        libdcp.load({"w": torch.zeros(3), "other": 1}, run)
+        libdcp.load({"w": state["w"], "other": 1}, run)
+    assert not state["w"].any() and state["set"] is None
+    libdcp.load(state, run, trust_pickles=True)
+    assert state["own"] == Opaque()
 
 
 def test_states_like_the_one_before(tmp_path):

@@ -156,6 +156,12 @@ class Checkpoint(Mapping[str, Tensor]):
 
     # -- what is there -----------------------------------------------------------------
 
+    def _trained(self) -> set[str]:
+        """Weights for which an optimizer keeps something besides a master."""
+        table = self._table
+        kept = [_abi.ROLES.index(role) for role in ("exp_avg", "exp_avg_sq", "optim")]
+        return {p for p, role in zip(table.params, table.roles) if role in kept}
+
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """All tensors by name, in the order of the checkpoint."""

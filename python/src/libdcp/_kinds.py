@@ -40,3 +40,22 @@ def has_tensors(value: Any, arrays: bool = True) -> bool:
     if is_tensor(value) or (arrays and is_array(value)):
         return True
     return any(has_tensors(item, arrays) for item in _items(value))
+
+
+def is_stateful(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def has_parts(value: Any) -> bool:
+    """Whether it is a list or a dict with models, optimizers or other objects in it."""
+    return any(is_stateful(item) or has_parts(item) for item in _items(value))
+
+
+def parts_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """All of them, with their names."""
+    if is_stateful(value):
+        yield name, value
+    elif has_parts(value):
+        pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, item in pairs:
+            yield from parts_of(f"{name}.{key}", item)

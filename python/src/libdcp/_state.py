@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-import pickle
 from collections import Counter
 from collections.abc import (
     Callable,
     Mapping,
-    MutableMapping,
-    MutableSequence,
     Sequence,
 )
 from itertools import chain
@@ -20,10 +17,18 @@ from . import _abi
 from ._array import Array, is_array, no_grad, written
 from ._columns import Columns, columns_of, ints
 from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
-from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
-from ._kinds import classes, has_tensors
-from ._parts import MOMENTS, Model, Optimizer
-from ._stateful import TREE, Stateful
+from ._errors import MismatchError, NotFoundError, UsageError
+from ._kinds import (
+    classes,
+    has_parts,
+    has_tensors,
+    is_stateful,
+    is_tensor,
+    parts_of,
+)
+from ._model import Model
+from ._optimizer import MOMENTS, Optimizer
+from ._stateful import TREE, Places, Stateful
 from ._values import (
     RANDOM,
     Pickle,
@@ -31,6 +36,7 @@ from ._values import (
     digest,
     is_json,
     is_random,
+    unpickled,
 )
 
 if TYPE_CHECKING:
@@ -61,42 +67,58 @@ class State:
         self._columns: Columns | None = None  # of the entries, when they are asked for
         self._copies: dict[int, Any] = {}  # dense ones, of entries that are not
         self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
-        self._wanted: list[tuple[str, Any, Any]] = []  # and where a load puts them
+        self._places = Places()  # where a load puts them
         self._asked: list[str] = []  # values of optimizers
         self._parts: list[Any] = []
         self._containers: list[str] = []  # keys under which tensors are, that have none
         self._stateful: list[str] = []
-        self.has_optimizer = False
+        self.optimizers: list[Optimizer] = []
         self.remarks: list[str] = []  # what a load warns of, once for all ranks
         self._left_out = Entries()
         self._coded: dict[str, tuple[bool, bytes]] = {}
         self._marks: dict[str, bytes] = {}  # of what the ranks must not differ in
         self._rank, self._saved_by = ranks.rank, 0
-        self._tensor, model, optimizer = classes()
-        models = {key: value for key, value in state.items() if isinstance(value, model)}
-        n_optimizers = sum(isinstance(value, optimizer) for value in state.values())
+        self._tensor, self._model, self._optimizer = classes()
+        parts = [part for key in state for part in parts_of(key, state[key])]
+        self._models = {n: part for n, part in parts if isinstance(part, self._model)}
+        optimizers = [n for n, part in parts if isinstance(part, self._optimizer)]
+        self._is_one = len(self._models) == len(optimizers) == 1
         for key, value in state.items():
             if not isinstance(key, str):
                 raise UsageError(f"a state has texts for keys, and not {key!r}")
-            if isinstance(value, self._tensor) or is_array(value):
-                self._add_leaf(key, value)
-            elif isinstance(value, model):
-                self._parts.append(Model(self, key if len(models) > 1 else "", value))
-            elif isinstance(value, optimizer):
-                label = "" if len(models) == n_optimizers == 1 else key
-                self._parts.append(Optimizer(self, key, value, models, label))
-            elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-                self._parts.append(Stateful(self, key, value))
-                self._stateful.append(key)
-            else:
-                self.add(key, value, state, key)
-                self._containers += [key] if has_tensors(value) else []
+            self._take(key, value, state, key)
+            if has_tensors(value) and not is_tensor(value) and not is_array(value):
+                self._containers.append(key)
         if self.is_save:
             self._coded.update((n, code_of(n, value)) for n, value in self._values)
+        #: Whether a load has to look at the step first.
+        self.looks = bool(
+            self._entries.instead or self._parts or self._values or self._containers
+        )
         self._staging = staging
         self.is_away = staging is not None and any(
             local is not None and not local.is_cpu for local in self._entries.locals
         )
+
+    def _take(self, name: str, value: Any, place: Any, key: Any) -> None:
+        """Take what is given: a part, something plain, or a container of both."""
+        if isinstance(value, self._model):
+            prefix = name if len(self._models) > 1 or "." in name else ""
+            self._parts.append(Model(self, prefix, value))
+        elif isinstance(value, self._optimizer):
+            label = "" if self._is_one else name
+            self._parts.append(Optimizer(self, name, value, self._models, label))
+        elif is_stateful(value):
+            self._parts.append(Stateful(self, name, value))
+            self._stateful.append(name)
+        elif has_parts(value):
+            if isinstance(value, tuple):
+                value = self._places.opened(value, place, key)
+            pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for inner, item in pairs:
+                self._take(f"{name}.{inner}", item, value, inner)
+        else:
+            self.add(name, value, place, key)
 
     def add(
         self,
@@ -104,23 +126,26 @@ class State:
         value: Any,
         place: Any,
         key: Any,
-        wanted: list[tuple[str, Any, Any]] | None = None,
+        places: Places | None = None,
     ) -> None:
         """Take a tensor, a plain value, or what has such in it.
 
-        wanted: gets what is no tensor, with its place, in place of `fill`.
+        places: get what is no tensor, in place of those that `fill` fills.
         """
+        places = places or self._places
         if isinstance(value, self._tensor) or is_array(value):
             self._add_leaf(name, value)
         elif isinstance(value, Mapping) and has_tensors(value):
             for inner, item in value.items():
-                self.add(f"{name}.{inner}", item, value, inner, wanted)
+                self.add(f"{name}.{inner}", item, value, inner, places)
         elif isinstance(value, (list, tuple)) and has_tensors(value):
+            if isinstance(value, tuple):
+                value = places.opened(value, place, key)
             for i, item in enumerate(value):
-                self.add(f"{name}.{i}", item, value, i, wanted)
+                self.add(f"{name}.{i}", item, value, i, places)
         else:
             self._values.append((name, value))
-            (self._wanted if wanted is None else wanted).append((name, place, key))
+            places.values.append((name, place, key))
 
     def _add_leaf(self, name: str, value: Any) -> None:
         box, local = self._boxes.box_of(name, value)
@@ -255,9 +280,28 @@ class State:
                     self._coded[f"{name}@{rank}"] = code
 
     @property
-    def may_lack(self) -> bool:
-        """Whether steps can do without some of the tensors; the same on all ranks."""
-        return bool(self._entries.instead or self._stateful or self._containers)
+    def value_names(self) -> list[str]:
+        """Plain values that a load cannot do without."""
+        settings = [o.settings_name for o in self.optimizers]
+        return [*(name for name, _, _ in self._places.values), *settings]
+
+    def check(self, step: Checkpoint, names: set[str], trust: bool) -> None:
+        """Refuse a step that has not what all ranks ask for, or not so."""
+        saved = {n: n.rpartition("@")[0] or n for n in step.objects}
+        missing = names.difference(saved, saved.values())
+        if missing:
+            raise NotFoundError(f"the step has no value '{min(missing)}'")
+        begins = tuple(f"{key}." for key in self._stateful)
+        asked = names.union(self._asked, self._stateful)
+        for name, first in saved.items():
+            if trust or (first not in asked and not name.startswith(begins)):
+                continue
+            value = step.objects[name]
+            if isinstance(value, bytes):
+                unpickled(name, value, trust)
+        for optimizer in self.optimizers:
+            if optimizer.settings_name in step.objects:
+                optimizer.check(step.objects[optimizer.settings_name])
 
     def lacked_by(self, step: Checkpoint) -> set[str]:
         """Tensors that a step does without: it has what they follow from, or it says what
@@ -274,6 +318,9 @@ class State:
             for name, instead in self._entries.instead.items()
             if name not in known and not known.isdisjoint(instead)
         }
+        if self.optimizers:
+            trained, objects = step._trained(), step.objects
+            lacked.update(*(o.lacked_by(trained, objects) for o in self.optimizers))
         told = [key for key in self._stateful if _is_told(key, step)]
         begins = tuple(f"{key}." for key in told)
         for name, box in zip(self._entries.names, self._entries.boxes) if told else ():
@@ -373,6 +420,7 @@ class State:
         """
         self._objects, self._saved_by, self._trust = objects, saved_by, trust
         self._reopen, self._filled = reopen, set(self._entries.names)
+        self._stood_in: set[str] = set()  # what others of the step were taken for
         self._others: set[str] = set()
         with no_grad():
             for i, copy in self._copies.items():
@@ -380,10 +428,7 @@ class State:
             if len(self._left_out):
                 self._fill_left_out()
         written(self._entries.locals)
-        for name, place, key in self._wanted:
-            value = self.value_of(name)
-            if isinstance(place, (MutableMapping, MutableSequence)):
-                place[key] = value
+        self._places.fill(self.value_of)
         for part in self._parts:
             part.load(self)
         return self._others
@@ -395,10 +440,20 @@ class State:
             if local is None or not instead:
                 continue
             tied = [loaded[other] for other in instead if other in loaded]
+            counted = self.value_of(instead[0]) if not tied else {}
             if tied:
                 local.copy_(tied[0])
+            elif "step" in counted:
+                local.fill_(counted["step"])
             else:
-                local.fill_(self.value_of(instead[0])["step"])
+                continue
+            self._stood_in.add(name)
+
+    def is_there(self, name: str) -> bool:
+        """Whether the step has it, or says what it is: a tensor or a plain value."""
+        return (
+            self.is_filled(name) or name in self._left_out.instead or self.has_value(name)
+        )
 
     def is_filled(self, name: str) -> bool:
         """Whether it is a tensor that this load has filled."""
@@ -435,14 +490,7 @@ class State:
         if name not in self._objects:
             raise NotFoundError(f"the step has no value '{name}'")
         is_json, data = self._objects[name]
-        if is_json:
-            return json.loads(data)
-        if not self._trust:
-            raise UnsupportedError(
-                f"'{name}' is a pickle, which could run any program",
-                hint="trust_pickles=True loads it, of a step that you trust",
-            )
-        return pickle.loads(data)
+        return json.loads(data) if is_json else unpickled(name, data, self._trust)
 
 
 def _is_told(key: str, step: Checkpoint) -> bool:

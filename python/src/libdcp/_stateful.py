@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+)
 from typing import TYPE_CHECKING, Any
 
 from ._array import is_array
@@ -17,6 +23,31 @@ _DICTS = {"dict": dict, "ordered dict": OrderedDict}
 _LISTS = {"list": list, "tuple": tuple}
 
 
+class Places:
+    """Where a load puts plain values, and the tuples that have some in them."""
+
+    def __init__(self) -> None:
+        self.values: list[tuple[str, Any, Any]] = []  # names, and where they go
+        self._tuples: list[tuple[Any, list[Any], Any, Any]] = []
+
+    def opened(self, value: Any, place: Any, key: Any) -> list[Any]:
+        """A tuple as a list, which `fill` makes a tuple again."""
+        items = list(value)
+        self._tuples.append((getattr(type(value), "_make", tuple), items, place, key))
+        return items
+
+    def fill(self, value_of: Callable[[str], Any]) -> None:
+        for name, place, key in self.values:
+            _put(place, key, value_of(name))
+        for make, items, place, key in reversed(self._tuples):  # inner ones first
+            _put(place, key, make(items))
+
+
+def _put(place: Any, key: Any, value: Any) -> None:
+    if isinstance(place, (MutableMapping, MutableSequence)):
+        place[key] = value
+
+
 class Stateful:
     """An object that gets back what it had, be that more or less than it has now.
 
@@ -26,9 +57,9 @@ class Stateful:
     def __init__(self, state: State, key: str, value: Any) -> None:
         self._value, self._key = value, key
         self._dict = {key: value.state_dict()}
-        self._wanted: list[tuple[str, Any, Any]] = []
+        self._places = Places()
         mine = self._dict[key]
-        state.add(key, mine, self._dict, key, self._wanted)
+        state.add(key, mine, self._dict, key, self._places)
         tree = _tree_of(key, mine) if has_tensors(mine) else None
         state.add_value(f"{TREE}.{key}", tree) if state.is_save and tree else None
 
@@ -42,9 +73,7 @@ class Stateful:
         elif state.has_value(key):
             self._dict[key] = state.value_of(key)
         else:  # of steps before there were trees, and of what is no list and no dict
-            for name, place, inner in self._wanted:
-                if isinstance(place, (MutableMapping, MutableSequence)):
-                    place[inner] = state.value_of(name)
+            self._places.fill(state.value_of)
         self._value.load_state_dict(self._dict[key])
 
 

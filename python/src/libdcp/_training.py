@@ -77,35 +77,58 @@ def agreed(make: Callable[[], State], ranks: Ranks) -> State:
         values = hashlib.sha256(marshal.dumps(made.values, 0)).digest()
     except Exception as error:
         why = error
-    away = made is not None and made.is_away
-    told = ranks.gather((why and f"{type(why).__name__}: {why}", digest, away, values))
+    flags = made is not None and made.is_away, made is not None and made.looks
+    told = _all_of(ranks, why, digest, values, *flags)
+    assert made is not None
+    alike = all(theirs == digest for theirs, *_ in told)
+    made.is_away = any(theirs for _, _, theirs, _ in told)
+    made.looks = any(theirs for *_, theirs in told)
+    made.unite(None if alike else ranks.gather(made.facts))
+    if any(theirs != values for _, theirs, *_ in told):
+        made.keep_by_rank(ranks)
+    return made
+
+
+def _all_of(ranks: Ranks, why: Exception | None, *facts: Any) -> list[Any]:
+    """What each rank tells; what is wrong on one of them is raised on all."""
+    told = ranks.gather((why and f"{type(why).__name__}: {why}", *facts))
     if why is not None:
         raise why
     for rank, (failed, *_) in enumerate(told):
         if failed:
             raise CommError(f"rank {rank} failed: {failed}", rank=rank)
-    assert made is not None
-    alike = all(theirs == digest for _, theirs, _, _ in told)
-    made.is_away = any(theirs for _, _, theirs, _ in told)
-    made.unite(None if alike else ranks.gather(made.facts))
-    if any(theirs != values for *_, theirs in told):
-        made.keep_by_rank(ranks)
-    return made
+    return [theirs for _, *theirs in told]
 
 
-def _leave_out(
-    made: State, ranks: Ranks, path: str | os.PathLike[str], step: int | None
+def _look(
+    made: State,
+    ranks: Ranks,
+    path: str | os.PathLike[str],
+    step: int | None,
+    trust: bool,
 ) -> None:
-    """Do not ask for what the step lacks and has otherwise, as steps of dcp-train do."""
-    if not made.may_lack:
+    """See what the step has before anything is written to: refuse what cannot be loaded,
+    and do not ask for what it lacks and has otherwise, as steps of dcp-train do.
+    """
+    if not made.looks:
         return
-    names: set[str] = set()
+    names, why = ranks.gather(made.value_names), None
+    lacked: set[str] = set()
     if ranks.rank == 0:
-        # What is wrong with the step is said by the load, on all ranks.
-        with contextlib.suppress(Exception), open_checkpoint(path, step=step) as found:
-            names = made.lacked_by(found)
-            made.remark_on(found)
-    made.leave_out(ranks.gather(names)[0])
+        found = None
+        # What is wrong with all of it is said by the load, on all ranks.
+        with contextlib.suppress(Exception):
+            found = open_checkpoint(path, step=step)
+        if found is not None:
+            try:
+                lacked = made.lacked_by(found)
+                made.check(found, {name for theirs in names for name in theirs}, trust)
+                made.remark_on(found)
+            except Exception as error:
+                why = error
+            finally:
+                found.close()
+    made.leave_out(_all_of(ranks, why, lacked)[0][0])
 
 
 @in_turn
@@ -279,12 +302,12 @@ def load(
     ranks = Ranks(act, group)
     settle(ranks)
     made = agreed(lambda: State(state, ranks), ranks)
-    _leave_out(made, ranks, path, step)
+    _look(made, ranks, path, step, trust_pickles)
     result, loaded = _abi.LoadResult.new(), ctypes.c_void_p()
     options = _abi.LoadOptions.new(
         path=_abi.raw(path),
         step=-1 if step is None else step,
-        with_optimizer=made.has_optimizer,
+        with_optimizer=bool(made.optimizers),
         allow_cast=allow_cast,
         no_verify=not verify,
         threads=threads,
@@ -301,14 +324,21 @@ def load(
             ctypes.byref(result),
             ctypes.byref(loaded),
         )
+        objects = _objects(loaded)
+    finally:
+        _abi.lib.dcp_flat_loaded_free(loaded)
+    others, why = set(), None
+    try:
         others = made.fill(
-            _objects(loaded),
+            objects,
             result.world_size,
             trust_pickles,
             lambda: open_checkpoint(path, step=result.step, verify=verify),
         )
-    finally:
-        _abi.lib.dcp_flat_loaded_free(loaded)
+    except Exception as error:
+        why = error
+    if why is not None or made.looks:
+        _all_of(ranks, why)
     if others:
         names = ", ".join(f"'{name}'" for name in sorted(others))
         made.remarks.append(

@@ -1,0 +1,63 @@
+"""Models of a state: their weights and buffers, by names that no wrapper changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._kinds import is_tensor
+
+if TYPE_CHECKING:
+    from ._state import State
+
+WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
+
+
+class Model:
+    """A module: its state dict, in whatever way it is parallel."""
+
+    def __init__(self, state: State, prefix: str, module: Any) -> None:
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+        self._module = module
+        self._dict = get_model_state_dict(module)
+        buffers = {plain_name(module, name) for name, _ in module.named_buffers()}
+        ties = _ties(module)
+        for name, value in self._dict.items():
+            role = "buffer" if name in buffers else "model"
+            full = f"{prefix}.{name}" if prefix else name
+            if is_tensor(value):
+                tied = ties.get(name, ())
+                others = tuple(f"{prefix}.{n}" if prefix else n for n in tied)
+                state.add_tensor(full, value, role, instead=others)
+            else:
+                state.add(full, value, self._dict, name)
+
+    def load(self, state: State) -> None:
+        from torch.distributed.checkpoint.state_dict import set_model_state_dict
+
+        set_model_state_dict(self._module, self._dict)
+
+
+def _ties(module: Any) -> dict[str, tuple[str, ...]]:
+    """Weights that have several names: by each, the others."""
+    names: dict[int, list[str]] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(weight), []).append(plain_name(module, name))
+    return {
+        name: tuple(other for other in same if other != name)
+        for same in names.values()
+        for name in same
+    }
+
+
+def plain_name(module: Any, name: str) -> str:
+    """Without what wrappers put into names, as PyTorch's own functions give them."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    kept, at = [], module
+    for part in name.split("."):
+        wraps = part == "module" and isinstance(at, DistributedDataParallel)
+        if not wraps and part not in WRAPPERS:
+            kept.append(part)
+        at = getattr(at, part)
+    return ".".join(kept)
