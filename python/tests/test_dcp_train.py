@@ -130,8 +130,9 @@ def test_other_groups(trained):
 def test_what_else_is_missing_is_said(trained):
     """Only what follows from the step may be missing."""
     run, _ = trained
-    model, _ = make()
-    optim = torch.optim.AdamW(model.parameters(), amsgrad=True)
+    model, optim = make()
+    for group in optim.param_groups:
+        group["amsgrad"] = True
     with pytest.raises(libdcp.MismatchError, match="max_exp_avg_sq"):
         libdcp.load({"model": model, "optim": optim}, run)
     model.extra = torch.nn.Linear(2, 2)

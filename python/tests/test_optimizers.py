@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import pytest
 from conftest import peer
+from ranks import run_ranks
 
 import libdcp
 
@@ -157,3 +159,185 @@ def test_models_beside_it(tmp_path):
     state["optim"] = torch.optim.AdamW(state["model"].parameters(), lr=1.0)
     libdcp.load(state, tmp_path)
     assert state["optim"].param_groups[0]["lr"] == 0.125
+
+
+MAKERS = {
+    "AdamW": torch.optim.AdamW,
+    "Rprop": torch.optim.Rprop,
+    "ASGD": torch.optim.ASGD,
+    "NAdam": torch.optim.NAdam,
+    "Adafactor": torch.optim.Adafactor,
+    "SGD": lambda params: torch.optim.SGD(params, 0.1, momentum=0.9, dampening=0.5),
+}
+
+
+def train(state, n):
+    losses = []
+    for _ in range(n):
+        state["optim"].zero_grad()
+        loss = state["model"](torch.ones(1, 4, dtype=torch.bfloat16)).square().sum()
+        loss.backward()
+        state["optim"].step()
+        losses.append(loss.item())
+    return losses
+
+
+def fresh(make):
+    torch.manual_seed(5)
+    net = torch.nn.Linear(4, 4).bfloat16()
+    return {"model": net, "optim": make(net.parameters())}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("done", [0, 2])
+def test_a_save_changes_nothing(tmp_path, kind, done):
+    """Nor does a load: training goes on as without, also before the first update."""
+    ran, called = [], []
+    for way in ("as it is", "with a save", "with a load"):
+        state = fresh(MAKERS[kind])
+        train(state, done)
+        hook = functools.partial(lambda way, *_: called.append(way), way)
+        state["optim"].register_step_post_hook(hook)
+        if way != "as it is":
+            libdcp.save(state, tmp_path / way, step=1)
+        if way == "with a load":
+            state = fresh(MAKERS[kind])
+            train(state, 1)
+            libdcp.load(state, tmp_path / way)
+        ran.append(train(state, 3))
+    assert ran[0] == ran[1] == ran[2]
+    assert called == ["as it is"] * 3 + ["with a save"] * 3
+
+
+def test_dtypes_of_their_own(tmp_path):
+    """What is kept for a weight is of any dtype: masters, counts, masks."""
+    state = trained(torch.optim.SGD)
+    kept = {
+        "master": torch.ones(2, 2, dtype=torch.float64) / 3,
+        "count": torch.tensor(1 << 40),
+        "mask": torch.tensor([True, False]),
+        "note": (1, {2: "two"}),
+    }
+    state["optim"].state[state["model"].weight] = dict(kept)
+    libdcp.save(state, tmp_path, step=1)
+    for value in kept.values():
+        value.zero_() if isinstance(value, torch.Tensor) else None
+    state["optim"].state[state["model"].weight]["note"] = None
+    libdcp.load(state, tmp_path)
+    now = state["optim"].state[state["model"].weight]
+    assert now["master"].dtype is torch.float64 and now["master"][0, 0] == 1 / 3
+    assert now["count"] == 1 << 40 and now["mask"].tolist() == [True, False]
+    assert now["note"] == (1, {2: "two"})
+
+
+def test_weights_without_gradients(tmp_path):
+    """Those of an unused head, and frozen ones, have no state, or an old one."""
+    net = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))
+
+    def make():
+        return {"model": net, "optim": torch.optim.AdamW(net.parameters())}
+
+    def update(state, *used):
+        state["optim"].zero_grad()
+        sum(net[i](torch.ones(1, 2)).sum() for i in used).backward()
+        state["optim"].step()
+
+    state = make()
+    update(state, 0, 1)
+    net[0].requires_grad_(False)
+    update(state, 1)
+    libdcp.save(state, tmp_path, step=1)
+    before = str(state["optim"].state_dict())
+    into = make()
+    for old in (state, into):
+        libdcp.load(old, tmp_path)
+        assert str(old["optim"].state_dict()) == before
+    net[0].requires_grad_(True)
+    update(into, 0, 1, 2)
+    libdcp.load(into, tmp_path)
+    assert str(into["optim"].state_dict()) == before
+
+
+def test_groups_of_any_kind(tmp_path):
+    """Empty ones, and what a new optimizer has not set, a scheduler say."""
+    net = torch.nn.Linear(2, 2)
+    groups = [{"params": []}, {"params": net.parameters(), "layer": "head"}]
+    optim = torch.optim.AdamW(groups, lr=0.5)
+    torch.optim.lr_scheduler.StepLR(optim, 1)
+    optim.param_groups[1]["nested"] = ((1, 2), (3,))
+    libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
+    groups = [{"params": []}, {"params": net.parameters(), "nested": ((0, 0), (0,))}]
+    other = torch.optim.AdamW(groups, lr=0.1)
+    libdcp.load({"model": net, "optim": other}, tmp_path)
+    assert other.state_dict() == optim.state_dict()
+
+
+def test_one_of_two_models(tmp_path):
+    """An encoder and a decoder are trained by one."""
+    nets = {"enc": torch.nn.Linear(2, 2), "dec": torch.nn.Linear(2, 2)}
+
+    def make(lr):
+        params = [p for net in nets.values() for p in net.parameters()]
+        return torch.optim.AdamW(params, lr=lr)
+
+    optim = make(0.5)
+    nets["dec"](nets["enc"](torch.ones(1, 2))).sum().backward()
+    optim.step()
+    libdcp.save({**nets, "optim": optim}, tmp_path, step=1)
+    other = make(0.1)
+    libdcp.load({**nets, "optim": other}, tmp_path)
+    assert str(other.state_dict()) == str(optim.state_dict())
+    with pytest.raises(libdcp.UsageError, match=r"of shape \[2, 2\] .* in no model"):
+        libdcp.save({"enc": nets["enc"], "optim": optim}, tmp_path, step=2)
+
+
+def own_parts():
+    """FSDP2 with an optimizer that keeps plain tensors of a rank's part."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(1)
+    net = torch.nn.Linear(4, 8, bias=False)
+    if torch.distributed.is_initialized():
+        fully_shard(net)
+    optim = torch.optim.SGD(net.parameters(), lr=1.0)
+    weight = net.weight
+    local = weight.to_local() if hasattr(weight, "to_local") else weight
+    return net, optim, weight, local
+
+
+def save_own_parts(path):
+    net, optim, weight, local = own_parts()
+    optim.state[weight]["sum"] = local.detach().clone()
+    libdcp.save({"model": net, "optim": optim}, path, step=1)
+    load_own_parts(path)
+
+
+def load_own_parts(path):
+    net, optim, weight, local = own_parts()
+    optim.state[weight]["sum"] = torch.zeros_like(local.detach())
+    libdcp.load({"model": net, "optim": optim}, path)
+    assert torch.equal(optim.state[weight]["sum"], local.detach())
+
+
+def test_parts_that_are_no_dtensors(tmp_path):
+    run_ranks(2, save_own_parts, tmp_path)
+    run_ranks(3, load_own_parts, tmp_path)
+    load_own_parts(tmp_path)
+
+
+def differ(path):
+    rank = torch.distributed.get_rank()
+    net = torch.nn.BatchNorm1d(4)
+    net.running_mean += rank
+    net.running_var += rank
+    libdcp.save({"model": net}, path, step=1)
+    libdcp.load({"model": net}, path)
+    assert not net.running_mean.any() and net.running_var.eq(1).all()
+    torch.manual_seed(rank)
+    with pytest.raises(libdcp.MismatchError, match="'weight' is not the same on all"):
+        libdcp.save({"stage": torch.nn.Linear(2, 2, bias=False)}, path, step=2)
+
+
+def test_ranks_that_differ(tmp_path):
+    """Statistics are those of rank 0; other weights of one name are refused."""
+    run_ranks(2, differ, tmp_path)

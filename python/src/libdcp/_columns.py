@@ -28,6 +28,7 @@ class Columns:
     def __init__(self, entries: Entries) -> None:
         """Look through them once."""
         self.n = len(entries)
+        self.is_compared = False  # whether all ranks have seen that replicas are alike
         # Copies: entries may be added.
         self._names, self._params = entries.names[:], entries.params[:]
         self._roles, self._boxes = entries.roles[:], entries.boxes[:]
@@ -85,23 +86,29 @@ def _texts(texts: Sequence[str]) -> bytes:
 
 
 def _digest(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "little") + digest_at(data, len(data))
+
+
+def digest_at(data: bytes | int, n_bytes: int) -> bytes:
+    """Of bytes, or of memory by its address."""
     out = ctypes.c_uint64()
-    _abi.lib.dcp_flat_bytes_digest(data, len(data), ctypes.byref(out))
-    return len(data).to_bytes(8, "little") + out.value.to_bytes(8, "little")
+    _abi.lib.dcp_flat_bytes_digest(data, n_bytes, ctypes.byref(out))
+    return out.value.to_bytes(8, "little")
 
 
-_last: Columns | None = None
+_known: list[Columns] = []  # of what a rank has, and of what it saves of that
 
 
 def columns_of(entries: Entries) -> Columns:
     """Those of the state before, where it was the same: comparing costs a fraction of
     making them, and a run saves one state again and again.
     """
-    global _last
-    known = _last
-    if known is None or not known.tell_of(entries):
-        _last = known = Columns(entries)
-    return known
+    for known in _known[:]:  # other threads save, too
+        if known.tell_of(entries):
+            return known
+    made = Columns(entries)
+    _known[:] = [made, *_known[:1]]
+    return made
 
 
 def ints(kind: Any, numbers: Iterable[int]) -> Any:

@@ -29,6 +29,8 @@ class Model:
                 tied = ties.get(name, ())
                 others = tuple(f"{prefix}.{n}" if prefix else n for n in tied)
                 state.add_tensor(full, value, role, instead=others)
+                if role == "buffer" and not hasattr(value, "_local_tensor"):
+                    state.buffers.add(full)
             else:
                 state.add(full, value, self._dict, name)
 

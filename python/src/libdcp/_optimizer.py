@@ -306,9 +306,8 @@ def _apart(optimizer: Any) -> Iterator[None]:
         for name, held in hooks.items():
             if held:
                 getattr(optimizer, name).clear()
-        if not optimizer.state:
-            for param in params:
-                param.grad = None
+        for param in params:
+            param.grad = None
         yield
     finally:
         for param, grad in zip(params, grads):
@@ -322,7 +321,6 @@ def _make_state(key: str, optimizer: Any) -> None:
     """Let it make places for a load: the state of weights, by an update of nothing."""
     import torch
 
-    optimizer.state.clear()
     rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
     with _apart(optimizer):
         try:
@@ -331,7 +329,8 @@ def _make_state(key: str, optimizer: Any) -> None:
                     lr = group["lr"]
                     group["lr"] = torch.zeros_like(lr) if is_tensor(lr) else 0.0
                 for param in group["params"]:
-                    param.grad = torch.zeros_like(param)
+                    new = param not in optimizer.state
+                    param.grad = torch.zeros_like(param) if new else None
             optimizer.step(closure=None)
         except RuntimeError as why:
             raise UnsupportedError(

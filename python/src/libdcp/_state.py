@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._array import Array, is_array, no_grad, written
-from ._columns import Columns, columns_of, ints
+from ._columns import Columns, columns_of, digest_at, ints
 from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
 from ._errors import MismatchError, NotFoundError, UsageError
 from ._kinds import (
@@ -73,6 +73,7 @@ class State:
         self._containers: list[str] = []  # keys under which tensors are, that have none
         self._stateful: list[str] = []
         self.optimizers: list[Optimizer] = []
+        self.buffers: set[str] = set()  # each rank has its own, as statistics of its data
         self.remarks: list[str] = []  # what a load warns of, once for all ranks
         self._left_out = Entries()
         self._coded: dict[str, tuple[bool, bytes]] = {}
@@ -241,6 +242,9 @@ class State:
 
         None: all tell the same, in the same order.
         """
+        if self.is_save and self._rank and self.buffers:
+            first = None if theirs is None else {name for name, *_ in theirs[0]}
+            self._leave_buffers(first)
         if theirs is not None:
             self._entries = self._united(theirs)
             self._columns = None
@@ -255,6 +259,31 @@ class State:
             for i, copy in self._copies.items():
                 held.addresses[i] = copy.data_ptr()
 
+    def _leave_buffers(self, first: set[str] | None) -> None:
+        """Let rank 0 save its own, if it has them: shared out among ranks, as other
+        replicas are, those of several would be mixed.
+        """
+        held = self._entries
+        for i, name in enumerate(held.names):
+            if name in self.buffers and (first is None or name in first):
+                held.boxes[i] = Box.none(held.boxes[i].dtype, held.boxes[i].shape)
+                held.locals[i], held.addresses[i] = None, 0
+        self._columns = None
+
+    def mark_replicas(self) -> None:
+        """Let ranks compare what several of them hold whole: the first time, since that
+        reads all of it. Stages of a pipeline may use a name for different weights.
+        """
+        if self.columns.is_compared or self._n_ranks == 1:
+            return
+        held = self._entries
+        for i, (name, box) in enumerate(zip(held.names, held.boxes)):
+            whole = box.size == box.shape and held.addresses[i] > 0
+            if whole and name not in self.buffers:
+                n_bytes = held.locals[i].nbytes
+                self._marks[name] = digest_at(held.addresses[i], n_bytes)
+        self.columns.is_compared = True
+
     @property
     def values(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
         """A digest of each value, and of each tensor that ranks must have alike."""
@@ -268,7 +297,7 @@ class State:
                 raise MismatchError(
                     f"tensor '{name}' is not the same on all ranks, and has one name",
                     tensor=name,
-                    hint='give it a name on each rank: {f"rng{rank}": ...}',
+                    hint='give each its own: {f"rng{rank}": ...}, {f"stage{rank}": ...}',
                 )
         first = theirs[0][0]
         names = {name for one, _ in theirs for name in one}
@@ -451,9 +480,7 @@ class State:
 
     def is_there(self, name: str) -> bool:
         """Whether the step has it, or says what it is: a tensor or a plain value."""
-        return (
-            self.is_filled(name) or name in self._left_out.instead or self.has_value(name)
-        )
+        return self.is_filled(name) or name in self._stood_in or self.has_value(name)
 
     def is_filled(self, name: str) -> bool:
         """Whether it is a tensor that this load has filled."""

@@ -73,6 +73,8 @@ def agreed(make: Callable[[], State], ranks: Ranks) -> State:
             made = make()
         made.check_names()
         digest = made.columns.digest
+        if made.is_save:
+            made.mark_replicas()
         # Version 0 of marshal: equal values have equal bytes.
         values = hashlib.sha256(marshal.dumps(made.values, 0)).digest()
     except Exception as error:

@@ -1,0 +1,162 @@
+"""Objects of a state that hold what they like: they get back what they had."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import OrderedDict, namedtuple
+
+import pytest
+from conftest import peer
+
+import libdcp
+
+torch = peer("torch")
+
+Pair = namedtuple("Pair", "weight name")
+
+
+class Holder:
+    """Gives what it holds, and takes what it is given."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def state_dict(self):
+        return self.held
+
+    def load_state_dict(self, held):
+        self.held = held
+
+
+def test_more_or_less_than_now(tmp_path):
+    """A history that grew comes back whole, and one that is too long is cut."""
+    numpy = pytest.importorskip("numpy")
+    held = {
+        "history": [torch.ones(2), torch.zeros(3)],
+        "best": OrderedDict(loss=torch.tensor(0.5), step=7, at=(1, "a")),
+        "array": numpy.arange(3.0),
+        3: {"deep": (torch.ones(1), 2)},
+    }
+    libdcp.save({"x": Holder(held)}, tmp_path, step=1)
+    longer = {"history": [torch.full((2,), float(i)) for i in range(4)], "other": 1}
+    for now in ({}, {"history": []}, longer, {"array": numpy.zeros(5)}, torch.ones(2)):
+        into = Holder(now)
+        libdcp.load({"x": into}, tmp_path)
+        assert str(into.held) == str(held) and list(into.held) == list(held)
+        assert type(into.held["best"]) is OrderedDict
+
+
+def test_in_place_where_it_fits(tmp_path):
+    libdcp.save({"x": Holder({"a": torch.ones(2), "b": torch.ones(2)})}, tmp_path, step=1)
+    into = Holder({"a": torch.zeros(2), "b": torch.zeros(3)})
+    places = [into.held["a"], into.held["b"]]
+    libdcp.load({"x": into}, tmp_path)
+    assert into.held["a"] is places[0] and places[0].all()
+    assert into.held["b"] is not places[1] and not places[1].any()
+
+
+def test_values_beside_tensors_in_tuples(tmp_path):
+    """In a state, in an object and in the extra state of a model."""
+
+    class Net(torch.nn.Module):
+        extra = (torch.ones(1), 5)
+
+        def get_extra_state(self):
+            return self.extra
+
+        def set_extra_state(self, state):
+            self.extra = state
+
+    def make(n):
+        net = Net()
+        net.extra = (torch.full((1,), float(n)), n)
+        own = {"rng": (torch.full((2,), n), random.Random(n).getstate(), n)}
+        return {
+            "net": net,
+            "own": Holder(own),
+            "pair": Pair(torch.full((1,), n), f"name {n}"),
+            "deep": [(torch.full((1,), n), {"n": (n, [n])})],
+        }
+
+    def facts(state):
+        held = state["net"].extra, state["own"].held, state["pair"], state["deep"]
+        return str(held), type(state["pair"])
+
+    libdcp.save(make(7), tmp_path, step=1)
+    state = make(3)
+    libdcp.load(state, tmp_path)
+    assert facts(state) == facts(make(7))
+
+
+def test_parts_in_lists_and_dicts(tmp_path):
+    """Objects in them are filled, and none is put in their place."""
+
+    def make(seed):
+        torch.manual_seed(seed)
+        nets = {"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)}
+        optims = [torch.optim.AdamW(net.parameters(), lr=seed) for net in nets.values()]
+        for net, optim in zip(nets.values(), optims):
+            net(torch.ones(1, 2)).sum().backward()
+            optim.step()
+        scheds = tuple(torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in optims)
+        for sched in scheds[:seed]:
+            sched.step()
+        return {
+            "nets": nets,
+            "optims": optims,
+            "scheds": scheds,
+            "n": [seed, {"x": seed}],
+        }
+
+    def facts(state):
+        parts = [*state["nets"].values(), *state["optims"], *state["scheds"]]
+        return str([part.state_dict() for part in parts]), state["n"]
+
+    saved, state = make(1), make(2)
+    libdcp.save(saved, tmp_path, step=1)
+    ours = [*state["nets"].values(), *state["optims"], *state["scheds"]]
+    libdcp.load(state, tmp_path)
+    assert facts(state) == facts(saved)
+    now = [*state["nets"].values(), *state["optims"], *state["scheds"]]
+    assert all(a is b for a, b in zip(ours, now))
+    with libdcp.open(tmp_path) as ckpt:
+        assert ckpt["nets.a.weight"].role == "model"
+
+
+def test_containers_tell_what_they_lack(tmp_path):
+    libdcp.save({"x": {"a": torch.ones(1), "b": torch.ones(1), "n": 1}}, tmp_path, step=1)
+    with pytest.warns(RuntimeWarning, match=r"has 2 in 'x' .* has not, 'x\.b'"):
+        libdcp.load({"x": {"a": torch.zeros(1)}}, tmp_path)
+
+
+def test_schedulers_need_no_trust(tmp_path):
+    """Their states hold infinity, and counters: plain data, which runs nothing."""
+    net = torch.nn.Linear(2, 2)
+    optim = torch.optim.SGD(net.parameters(), lr=1.0)
+    kinds = torch.optim.lr_scheduler
+    scheds = {
+        "plateau": kinds.ReduceLROnPlateau(optim, patience=0),
+        "steps": kinds.MultiStepLR(optim, [2, 2, 3]),
+    }
+    before = {name: sched.state_dict() for name, sched in scheds.items()}
+    libdcp.save({"net": net, "optim": optim, **scheds}, tmp_path, step=1)
+    scheds["plateau"].step(3.0)
+    libdcp.load({"net": net, "optim": optim, **scheds}, tmp_path)
+    assert {name: sched.state_dict() for name, sched in scheds.items()} == before
+
+
+class Mode(enum.IntEnum):
+    """A number that is more than that."""
+
+    A = 1
+
+
+def test_values_come_back_as_they_are_or_not_at_all(tmp_path):
+    values = {"optimizer": {0: 5, "t": (1, 2)}, "mode": Mode.A}
+    libdcp.save(values, tmp_path, step=1)
+    state = dict.fromkeys(values)
+    with pytest.raises(libdcp.UnsupportedError, match=r"'mode' .* run any program"):
+        libdcp.load(state, tmp_path)
+    libdcp.load(state, tmp_path, trust_pickles=True)
+    assert state == values and state["mode"] is Mode.A
