@@ -11,6 +11,13 @@
 /* Every struct that crosses begins with its size. Copies one of the caller's to one of
  * ours, of `size` bytes: what the caller does not know is zero. NULL: all is zero. */
 void dcp_flat_take(void *ours, size_t size, const void *theirs);
+
+/* As many threads as are asked for, up to what makes sense; 0 stays 0. */
+#define DCP_FLAT_MAX_THREADS 64
+static inline int dcp_flat_threads(int32_t asked)
+{
+    return asked < DCP_FLAT_MAX_THREADS ? asked : DCP_FLAT_MAX_THREADS;
+}
 /* The other way: what the caller does not know is left out. */
 void dcp_flat_give(void *theirs, const void *ours, size_t size);
 

@@ -23,7 +23,7 @@ int dcp_flat_act_begin(struct dcp_flat_act *act,
     act->ctx = (struct dcp_context){ .comm = &act->talk.comm,
                                      .store = &act->store,
                                      .log = options->log ? &act->log : NULL,
-                                     .threads = options->threads };
+                                     .threads = dcp_flat_threads(options->threads) };
     return rc;
 }
 

@@ -52,7 +52,7 @@ int32_t dcp_flat_checkpoint_verify(struct dcp_flat_checkpoint *checkpoint,
         .finding = listener.options.finding ? on_finding : NULL,
         .self = &listener,
         .progress = dcp_flat_watch(&watch, hooks),
-        .threads = listener.options.threads,
+        .threads = dcp_flat_threads(listener.options.threads),
     };
     int rc = dcp_verify(&source, &ours, &result, &why);
     if (rc && !result.n_findings)

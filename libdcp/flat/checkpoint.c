@@ -53,10 +53,10 @@ int dcp_flat_open_location(const char *path, int64_t step, const char *base,
 static int open_checkpoint(const struct dcp_flat_open_options *options,
                            struct dcp_flat_checkpoint *checkpoint, struct dcp_error *err)
 {
-    int threads = options->threads > 0 ? options->threads : 2;
+    int threads = dcp_flat_threads(options->threads);
 
     checkpoint->verify = !options->no_verify;
-    checkpoint->threads = threads < DCP_FLAT_MAX_THREADS ? threads : DCP_FLAT_MAX_THREADS;
+    checkpoint->threads = threads > 0 ? threads : 2;
     DCP_TRY(dcp_flat_open_location(options->path, options->step, options->base,
                                    &checkpoint->location, err));
     DCP_TRY(dcp_location_index(&checkpoint->location, &checkpoint->catalog, err));

@@ -7,8 +7,6 @@
 #include <dcp/reshard.h>
 #include <pthread.h>
 
-#define DCP_FLAT_MAX_THREADS 64
-
 struct dcp_flat_checkpoint {
     struct dcp_location location;
     struct dcp_catalog *catalog;

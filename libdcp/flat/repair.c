@@ -27,7 +27,8 @@ static int repair_step(struct act *act, const struct dcp_store *store, const cha
                        struct dcp_error *err)
 {
     struct dcp_repair_result result = { 0 };
-    const struct dcp_repair_options options = { .threads = act->options.threads,
+    const struct dcp_repair_options options = { .threads = dcp_flat_threads(
+                                                    act->options.threads),
                                                 .progress = act->progress,
                                                 .repaired = on_repaired,
                                                 .self = act };

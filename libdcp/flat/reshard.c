@@ -105,7 +105,7 @@ static int take_options(struct act *act, struct dcp_error *err)
         .codec = (enum dcp_codec)codec,
         .parity = given->parity,
         .memory_bytes = given->memory_bytes,
-        .threads = given->threads,
+        .threads = dcp_flat_threads(given->threads),
         .no_verify = given->no_verify,
         .force = given->force,
         .lossy = given->lossy,
@@ -162,6 +162,10 @@ static int run(struct act *act, struct dcp_error *err)
 static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
 {
     const struct dcp_reshard_plan *facts = dcp_reshard_facts(act->reshard);
+    uint64_t n_unheld = 0;
+
+    while (facts->objects_left && facts->objects_left[n_unheld])
+        n_unheld++;
     const struct dcp_flat_reshard_result told = {
         .n_tensors = facts->n_tensors,
         .source_bytes = facts->source_bytes,
@@ -170,7 +174,7 @@ static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
         .n_files = facts->target_files,
         .n_unproved = facts->n_unproved,
         .n_left = facts->n_left,
-        .n_objects_left = facts->n_objects_left,
+        .n_objects_left = facts->n_objects_left + n_unheld,
         .n_overflows = act->options.dry_run
                            ? 0
                            : dcp_reshard_overflows(act->reshard, &(size_t){ 0 },

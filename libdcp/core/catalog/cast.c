@@ -395,7 +395,7 @@ int dcp_cast(enum dcp_dtype from, enum dcp_dtype to, const void *in, void *out, 
     return DCP_OK;
 }
 
-/* Types that hold less than bf16 and fp32, which hold about the same. */
+/* Types that hold less than bf16 and fp32. */
 static bool is_narrow(enum dcp_dtype dtype)
 {
     const struct small_float *small = small_float_of(dtype);
@@ -403,14 +403,16 @@ static bool is_narrow(enum dcp_dtype dtype)
     return small && small->exp_bits < 8;
 }
 
-DCP_VECTORS static bool f16_are_finite(const unsigned char *data, size_t n)
+/* Of 16 bits each, with the exponent `exp`. */
+DCP_VECTORS static bool halves_are_finite(const unsigned char *data, size_t n,
+                                          uint16_t exp)
 {
     uint16_t found = 0;
 
     for (size_t i = 0; i < n; i++) {
         uint16_t v;
         memcpy(&v, data + 2 * i, sizeof v);
-        found |= (uint16_t)((v & 0x7c00) == 0x7c00);
+        found |= (uint16_t)((v & exp) == exp);
     }
     return !found;
 }
@@ -421,9 +423,10 @@ size_t dcp_cast_overflows(enum dcp_dtype from, enum dcp_dtype to, const void *in
     size_t from_size = dcp_dtype_size(from), to_size = dcp_dtype_size(to), found = 0;
     const unsigned char *src = in, *dst = out;
 
-    if (from == to || (!is_narrow(to) && from != DCP_F64))
+    if (from == to || (!is_narrow(to) && from != DCP_F64 && from != DCP_F32))
         return 0;
-    if (to == DCP_F16 && f16_are_finite(dst, n)) /* as nearly all are */
+    if ((to == DCP_F16 && halves_are_finite(dst, n, 0x7c00)) || /* as nearly all are */
+        (to == DCP_BF16 && halves_are_finite(dst, n, 0x7f80)))
         return 0;
     for (size_t i = 0; i < n; i++) {
         if (!isfinite(get(to, dst + i * to_size)) &&

@@ -48,7 +48,7 @@ static int shared_new(const struct dcp_source *source, const struct dcp_catalog 
     for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
         rc = dcp_catalog_add_tensor(shared->whole, &catalog->tensors[t], NULL, err);
         struct dcp_piece piece = { .tensor = (int)t, .file = -1 };
-        if (catalog->tensors[t].quantized) /* none of it */
+        if (catalog->tensors[t].is_meta) /* none of it */
             piece.region = (struct dcp_region){ .kind = DCP_FLAT };
         if (!rc)
             rc = dcp_catalog_add_piece(shared->whole, &piece, err);

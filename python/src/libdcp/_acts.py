@@ -11,6 +11,7 @@ from typing import Any, Union
 
 from . import _abi, _abi_acts
 from ._act import Act, Progress
+from ._errors import UsageError
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -155,6 +156,8 @@ def export(
 def _list(texts: Sequence[str] | None) -> Any:
     if texts is None:
         return None
+    if isinstance(texts, (str, bytes)) or None in texts:
+        raise UsageError(f"a list of texts is wanted, not {texts!r}")
     return (ctypes.c_char_p * (len(texts) + 1))(*map(_abi.raw, texts), None)
 
 

@@ -356,7 +356,11 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be opened anew where it is unpickled, as in workers of a DataLoader."""
-        return _reopen, (self._path, self._how)
+        path = os.path.abspath(self.info.path)  # of a run, this step
+        how = self._how
+        if path != os.path.abspath(os.fspath(self._path)):
+            how = {**how, "step": None}
+        return _reopen, (path, how)
 
     def __eq__(self, other: object) -> bool:
         """Be equal to itself alone; `diff` compares."""
@@ -443,6 +447,13 @@ def _no_tensor(name: str, names: Sequence[str]) -> NoTensorError:
         tensor=str(name),
         hint=f"did you mean '{near[0]}'?" if near else "",
     )
+
+
+def tensor_of(checkpoint: Checkpoint, name: str) -> Tensor:
+    """Give a tensor by its own name."""
+    if name not in checkpoint.tensors:
+        raise _no_tensor(name, checkpoint._table.names)
+    return checkpoint.tensors[name]
 
 
 def _reopen(path: str, how: dict[str, Any]) -> Checkpoint:

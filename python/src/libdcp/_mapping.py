@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._act import check
-from ._errors import CorruptError, IoError
+from ._errors import CorruptError, IoError, UnsupportedError
 
 if TYPE_CHECKING:
     from ._tensor import Box
@@ -81,5 +81,12 @@ def mapped_tensor(box: Box, dtype: Any) -> Any:
 
     of, item = Mapping(box, private=True), _abi.ITEM_BYTES[box.dtype]
     n = of.n_bytes // item
+    # An address in the mapping is a whole number of pages from the start of the file.
+    if of.begin % item:
+        raise UnsupportedError(
+            f"tensor '{box.tensor.name}' does not lie in its file as PyTorch needs it",
+            tensor=box.tensor.name,
+            hint="torch() reads it, numpy(mmap=True) maps it",
+        )
     flat = torch.frombuffer(of.memory, dtype=dtype, count=n, offset=of.begin)
     return flat.as_strided(box.size, [s // item for s in of.strides]).view(box.shape)

@@ -57,7 +57,7 @@ class Optimizer:
 
     def _settings(self) -> dict[str, Any]:
         groups = [_settings(self._name, group) for group in self._held.groups]
-        return {"type": self._type, "param_groups": groups}
+        return {"type": self._type, **_updates(self._held.state), "param_groups": groups}
 
     def lacked_by(self, trained: set[str], objects: Mapping[str, Any]) -> set[str]:
         """Names of what a step has nothing of; it has some of the weights `trained`."""
@@ -112,7 +112,8 @@ class Optimizer:
                     self._held.set(group, name, _like(old, value))
         for weight, values in list(self._held.state.items()):
             names = {kind: f"{SETTINGS}.{kind}.{weight}" for kind in values}
-            if values and not any(map(state.is_there, names.values())):
+            has = (state.is_filled(n) or state.has_value(n) for n in names.values())
+            if values and not any(has):
                 self._held.drop(weight)
                 continue
             for kind, name in names.items():
@@ -341,6 +342,22 @@ def _make_state(key: str, optimizer: Any) -> None:
             with_rate = [g for g in optimizer.param_groups if "lr" in g]
             for group, lr in zip(with_rate, rates):
                 group["lr"] = lr
+
+
+def _updates(state: Mapping[str, Any]) -> dict[str, Any]:
+    """How often weights were updated, where they count that: the `step` of all, else the
+    least and the most.
+    """
+    import torch
+
+    counts = [values["step"] for values in state.values() if "step" in values]
+    if not counts or not all(is_tensor(c) and c.dim() == 0 for c in counts):
+        return {}
+    if len({(c.dtype, c.device) for c in counts}) > 1:
+        return {}
+    all_of = torch.stack([c.detach() for c in counts])
+    least, most = int(all_of.min()), int(all_of.max())
+    return {"step": least} if least == most else {"steps": [least, most]}
 
 
 def _paired(

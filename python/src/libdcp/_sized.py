@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from ctypes import Structure
 from typing import Any, TypeVar
+
+from ._errors import UsageError
 
 T = TypeVar("T", bound="Sized")
 
@@ -15,4 +18,24 @@ class Sized(Structure):
     @classmethod
     def new(cls: type[T], **members: Any) -> T:
         """One that the library may read and write; what is not given is zero."""
+        for name, least, most in _ranges(cls):
+            value = members.get(name, 0)
+            if not (type(value) is bool or least <= value <= most):
+                raise UsageError(f"{name}={value} is out of range")
         return cls(struct_size=ctypes.sizeof(cls), **members)
+
+
+@functools.cache
+def _ranges(kind: type[Sized]) -> list[tuple[str, int, int]]:
+    """What the members that are numbers can hold; ctypes would cut off the rest."""
+    found = []
+    for name, of, *_ in kind._fields_:
+        if of in _WHOLE:
+            bits = 8 * ctypes.sizeof(of)
+            signed = of(-1).value < 0
+            top = 1 << (bits - signed)
+            found.append((name, -top if signed else 0, top - 1))
+    return found
+
+
+_WHOLE = (ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64)

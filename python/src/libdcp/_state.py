@@ -449,7 +449,6 @@ class State:
         """
         self._objects, self._saved_by, self._trust = objects, saved_by, trust
         self._reopen, self._filled = reopen, set(self._entries.names)
-        self._stood_in: set[str] = set()  # what others of the step were taken for
         self._others: set[str] = set()
         with no_grad():
             for i, copy in self._copies.items():
@@ -474,13 +473,6 @@ class State:
                 local.copy_(tied[0])
             elif "step" in counted:
                 local.fill_(counted["step"])
-            else:
-                continue
-            self._stood_in.add(name)
-
-    def is_there(self, name: str) -> bool:
-        """Whether the step has it, or says what it is: a tensor or a plain value."""
-        return self.is_filled(name) or name in self._stood_in or self.has_value(name)
 
     def is_filled(self, name: str) -> bool:
         """Whether it is a tensor that this load has filled."""

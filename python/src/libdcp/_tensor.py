@@ -213,6 +213,12 @@ class Tensor(Box):
         self._index = index
         self._dtype = dtype
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go by the name: what is opened elsewhere may have been replaced."""
+        from ._checkpoint import tensor_of
+
+        return tensor_of, (self._checkpoint, self.name)
+
     @property
     def tensor(self) -> Tensor:
         """Itself."""
