@@ -59,6 +59,7 @@ static int open_checkpoint(const struct dcp_flat_open_options *options,
     checkpoint->threads = threads > 0 ? threads : 2;
     DCP_TRY(dcp_flat_open_location(options->path, options->step, options->base,
                                    &checkpoint->location, err));
+    dcp_flat_identity_take(&checkpoint->identity, checkpoint->location.path);
     DCP_TRY(dcp_location_index(&checkpoint->location, &checkpoint->catalog, err));
     for (size_t t = 0; t < checkpoint->catalog->n_tensors; t++)
         checkpoint->size_bytes += dcp_tensor_bytes(&checkpoint->catalog->tensors[t]);
@@ -103,6 +104,7 @@ void dcp_flat_checkpoint_close(struct dcp_flat_checkpoint *checkpoint)
     dcp_flat_tables_free(checkpoint->tables);
     dcp_catalog_free(checkpoint->catalog);
     dcp_location_close(&checkpoint->location);
+    dcp_flat_identity_fini(&checkpoint->identity);
     pthread_mutex_destroy(&checkpoint->records);
     pthread_mutex_destroy(&checkpoint->lock);
     free(checkpoint);
@@ -248,5 +250,6 @@ int dcp_flat_readers_give(struct dcp_flat_readers *readers, int rc, struct dcp_e
     if (is_alone(checkpoint))
         pthread_mutex_unlock(&checkpoint->records);
     readers->n = 0;
-    return explain(checkpoint, rc, err);
+    int same = dcp_flat_identity_check(&checkpoint->identity, err);
+    return same ? same : explain(checkpoint, rc, err);
 }

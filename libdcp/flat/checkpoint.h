@@ -3,12 +3,14 @@
 #define DCP_FLAT_CHECKPOINT_H
 
 #include "abi.h"
+#include "identity.h"
 #include "tables.h"
 #include <dcp/reshard.h>
 #include <pthread.h>
 
 struct dcp_flat_checkpoint {
     struct dcp_location location;
+    struct dcp_flat_identity identity; /* of what was indexed */
     struct dcp_catalog *catalog;
     struct dcp_flat_tables *tables; /* what dcp_flat_tensors_list gives; NULL: not yet */
     bool verify;

@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 struct box {
     const struct dcp_tensor *of;
@@ -107,6 +108,7 @@ static int map_box(const struct dcp_flat_checkpoint *checkpoint, const struct bo
     DCP_TRY(dcp_location_descriptor(&checkpoint->location, &catalog->files[found->file],
                                     &fd, err));
     out->fd = fd;
+    DCP_TRY(dcp_flat_identity_check(&checkpoint->identity, err));
     return fd < 0 ? refuse(checkpoint, of, "lies in an archive or in a delta", err)
                   : DCP_OK;
 }
@@ -125,6 +127,10 @@ int32_t dcp_flat_box_map(struct dcp_flat_checkpoint *checkpoint, uint64_t tensor
         rc = map_box(checkpoint,
                      &(struct box){ &checkpoint->catalog->tensors[tensor], offset, size },
                      &told, &why);
+    if (rc && told.fd >= 0) {
+        close(told.fd);
+        told.fd = -1;
+    }
     dcp_flat_give(out, &told, sizeof told);
     return dcp_flat_fail(err, rc, &why);
 }

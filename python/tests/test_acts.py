@@ -258,3 +258,71 @@ def test_ctrl_c_as_the_call_begins(monkeypatch, begins):
     for thread in threads:
         thread.join()
     assert said == before and len(said) in ((0, 2) if begins else (0,))
+
+
+def test_what_ctypes_would_cut_off(tmp_path):
+    """A text is no list of texts, and numbers have the range that the library has."""
+    numpy = pytest.importorskip("numpy")
+    state = {"a.bias": numpy.ones(2), "a.weight": numpy.ones(3)}
+    libdcp.save(state, tmp_path / "run", step=1)
+    for wrong in (
+        {"select": "*.bias"},
+        {"select": ["a.bias", None]},
+        {"trust": "mine.*"},
+        {"parity": 1 << 32},
+        {"world_size": (1 << 32) + 3},
+        {"memory_bytes": -1},
+        {"step": (1 << 64) + 1},
+    ):
+        with pytest.raises(libdcp.UsageError):
+            libdcp.reshard(tmp_path / "run", tmp_path / "other", **wrong)
+    assert not (tmp_path / "other").exists()
+    made = libdcp.export(
+        tmp_path / "run", tmp_path / "a.npz", only="all", threads=1 << 30
+    )
+    assert made.n_objects_left == 1  # of the trainer
+
+
+def test_a_tensor_without_data_beside_others(tmp_path):
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "x.pt"
+    torch.save({"none": torch.empty(3, device="meta"), "x": torch.ones(4)}, path)
+    with libdcp.open(path) as ckpt:
+        assert ckpt["x"].torch().sum() == ckpt["x"][1:].torch().sum() + 1 == 4
+        with pytest.raises(libdcp.UnsupportedError):
+            ckpt["none"].torch()
+
+
+def test_overflows_to_bf16(tmp_path):
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.float64):
+        torch.save(
+            {"x": torch.tensor([1, 3.4e38, -3.3999e38], dtype=dtype)}, tmp_path / "x.pt"
+        )
+        made = libdcp.export(
+            tmp_path / "x.pt", tmp_path / "y.pt", dtype="bf16", force=True
+        )
+        assert made.n_overflows == 2
+
+
+def test_counts_of_updates_go_to_deepspeed(tmp_path):
+    """They need not be the number of the step; where weights differ in them there is no
+    way to say so.
+    """
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(2, 2)
+    optim = torch.optim.AdamW(net.parameters())
+    for _ in range(3):
+        net(torch.ones(1, 2)).sum().backward()
+        optim.step()
+    state = {"net": net, "optim": optim}
+    libdcp.save(state, tmp_path / "run", step=100)
+    libdcp.reshard(tmp_path / "run", tmp_path / "zero", to="deepspeed")
+    libdcp.reshard(tmp_path / "zero", tmp_path / "back")
+    with libdcp.open(tmp_path / "back") as ckpt:
+        assert ckpt.objects["optimizer"]["step"] == 3
+    net.bias.grad = None
+    optim.step()
+    libdcp.save(state, tmp_path / "run", step=101)
+    with pytest.raises(libdcp.MismatchError, match="some more often than others"):
+        libdcp.reshard(tmp_path / "run", tmp_path / "other", to="deepspeed")

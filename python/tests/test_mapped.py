@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import struct
 
@@ -12,6 +13,7 @@ from conftest import DATA, expected, flip, peer
 import libdcp
 
 torch = peer("torch")
+numpy = peer("numpy")
 FILES = [name for name, _ in expected()]
 
 
@@ -138,3 +140,55 @@ def test_100_gigabytes(tmp_path):
         assert last.torch(mmap=True)[0, -1] == 7
         assert ckpt["w"].torch(mmap=True)[-1, -1] == 7
     assert read_bytes() - before < 2 << 20
+
+
+def test_complex_numbers_that_lie_elsewhere(tmp_path):
+    """Instructions that move them end the process; NumPy looks where they lie."""
+    for n in range(1, 9):
+        path = tmp_path / f"{n}.npz"
+        numpy.savez(path, **{"x" * n: numpy.arange(6.0).astype("c16")})
+        with libdcp.open(path) as ckpt:
+            tensor = ckpt["x" * n]
+            assert tensor.numpy(mmap=True).sum() == tensor.torch().sum() == 15
+            try:
+                assert tensor.torch(mmap=True).sum() == 15
+            except libdcp.UnsupportedError as why:
+                assert "as PyTorch needs it" in str(why)
+
+
+@pytest.mark.parametrize("how", ["renamed", "written"])
+def test_files_that_are_replaced(tmp_path, how):
+    """What was indexed says nothing of a file that was put in the place of the other."""
+    path, other = tmp_path / "x.npy", tmp_path / "y.npy"
+    numpy.save(path, numpy.arange(4.0))
+    with libdcp.open(path) as ckpt:
+        (tensor,) = ckpt.tensors.values()
+        assert tensor.numpy(mmap=True)[-1] == 3
+        if how == "renamed":
+            numpy.save(other, numpy.arange(5.0))
+            other.replace(path)
+        else:
+            numpy.save(path, numpy.ones(4))
+        for read in (
+            tensor.numpy,
+            lambda: tensor.numpy(mmap=True),
+            lambda: ckpt.state_dict("all"),
+            lambda: tensor.fingerprint(),
+            ckpt.verify,
+        ):
+            with pytest.raises(
+                libdcp.NotFoundError, match="replaced since it was opened"
+            ):
+                read()
+
+
+def test_pickles_go_by_the_step_and_the_name(tmp_path):
+    """What is sent to a worker is the same there, whatever was saved meanwhile."""
+    first = {"a": numpy.full(3, 1.0), "b": numpy.full(3, 2.0)}
+    libdcp.save(first, tmp_path, step=1)
+    with libdcp.open(tmp_path) as ckpt:
+        sent = [pickle.dumps(x) for x in (ckpt, ckpt["b"], ckpt["b"][1:])]
+        libdcp.save({"aa": numpy.zeros(3), **first}, tmp_path, step=2)
+        again, tensor, box = map(pickle.loads, sent)
+        assert again.info.step == 1
+        assert tensor.name == "b" and tensor.numpy()[0] == 2 and box.numpy()[0] == 2
