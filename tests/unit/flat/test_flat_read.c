@@ -380,6 +380,28 @@ static void records_are_read_to_their_end(void **state)
     }
 }
 
+static void files_that_are_replaced(void **state)
+{
+    const struct reshard_folder *folder = *state;
+    const struct dcp_reshard_options to = { .dtype = -1,
+                                            .format = "safetensors",
+                                            .world_size = 1 };
+    char path[600], other[600];
+
+    reshard_folder_save(folder->source, "replicated", 1, DCP_CODEC_NONE);
+    snprintf(path, sizeof path, "%s.safetensors", folder->source);
+    snprintf(other, sizeof other, "%s.other.safetensors", folder->source);
+    reshard_folder_must_run(folder->source, path, &to);
+    reshard_folder_must_run(folder->source, other, &to);
+    struct dcp_flat_checkpoint *checkpoint = open_path(path, 1);
+    struct dcp_flat_error err;
+    assert_int_equal(read_all(checkpoint, "big", NULL, &err), 0);
+    assert_int_equal(rename(other, path), 0);
+    assert_int_equal(read_all(checkpoint, "big", NULL, &err), DCP_E_NOT_FOUND);
+    assert_non_null(strstr(err.message, "was replaced since it was opened"));
+    dcp_flat_checkpoint_close(checkpoint);
+}
+
 static int32_t stop(void *self, uint64_t done_bytes, uint64_t total_bytes)
 {
     *(uint64_t *)self = done_bytes;
@@ -495,6 +517,7 @@ int main(void)
         TEST(boxes_outside_are_refused),
         TEST(corruption_is_named_every_time),
         TEST(records_are_read_to_their_end),
+        TEST(files_that_are_replaced),
         TEST(reads_are_stopped),
         TEST(open_says_why),
         TEST(structs_grow_at_their_end),

@@ -457,6 +457,9 @@ static void numbers_out_of_range(void **state)
     assert_int_equal(overflows(DCP_F8_E5M2, in, N), 4);
     assert_int_equal(overflows(DCP_BF16, in, N), 0);
     assert_int_equal(overflows(DCP_F16, in, 5), 0);
+    const float large[] = { 3.3895e38f, 3.3962e38f, -3.4e38f, -INFINITY, NAN };
+    assert_int_equal(overflows(DCP_BF16, large, 5), 2);
+    assert_int_equal(overflows(DCP_BF16, large, 1), 0);
     float many[100] = { 0 };
     for (int k = 0; k < 100; k++) { /* wherever in a vector it stands */
         unsigned char out[200];
