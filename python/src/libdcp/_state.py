@@ -23,7 +23,6 @@ from ._kinds import (
     has_parts,
     has_tensors,
     is_stateful,
-    is_tensor,
     parts_of,
 )
 from ._model import Model
@@ -80,15 +79,19 @@ class State:
         self._marks: dict[str, bytes] = {}  # of what the ranks must not differ in
         self._rank, self._saved_by = ranks.rank, 0
         self._tensor, self._model, self._optimizer = classes()
-        parts = [part for key in state for part in parts_of(key, state[key])]
+        rest = {k: v for k, v in state.items() if not isinstance(v, self._tensor)}
+        parts = [part for key in rest for part in parts_of(key, rest[key])]
         self._models = {n: part for n, part in parts if isinstance(part, self._model)}
         optimizers = [n for n, part in parts if isinstance(part, self._optimizer)]
         self._is_one = len(self._models) == len(optimizers) == 1
         for key, value in state.items():
             if not isinstance(key, str):
                 raise UsageError(f"a state has texts for keys, and not {key!r}")
+            if isinstance(value, self._tensor) or is_array(value):
+                self._add_leaf(key, value)  # first: most are, and looking takes long
+                continue
             self._take(key, value, state, key)
-            if has_tensors(value) and not is_tensor(value) and not is_array(value):
+            if has_tensors(value):
                 self._containers.append(key)
         if self.is_save:
             self._coded.update((n, code_of(n, value)) for n, value in self._values)
