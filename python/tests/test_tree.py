@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import math
+import multiprocessing
+import os
 import pathlib
 
 import pytest
@@ -103,3 +105,59 @@ def test_folders(tmp_path):
     assert (tmp_path / "it" / "new").exists()
     _folder.removed(tmp_path / "it")
     assert list(tmp_path.iterdir()) == []
+
+
+def put(folder, name):
+    pathlib.Path(folder, name).touch()
+
+
+def names_in(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+def test_saves_at_the_same_time(tmp_path):
+    """Each has a hidden folder of its own, also two of one name; so has a removal."""
+    (tmp_path / "old").mkdir()
+    with _folder.published(tmp_path / "a", ALONE) as a:
+        put(a, "of-a")
+        with _folder.published(tmp_path / "b", ALONE) as b:
+            put(b, "of-b")
+            _folder.removed(tmp_path / "old")
+        assert names_in(tmp_path / "b") == ["of-b"]
+        with _folder.published(tmp_path / "a", ALONE) as same:
+            put(same, "of-the-other-a")
+        assert names_in(tmp_path / "a") == ["of-the-other-a"]
+        put(a, "more-of-a")
+    assert names_in(tmp_path) == ["a", "a/more-of-a", "a/of-a", "b", "b/of-b"]
+
+
+def hold(path, ready, go_on):
+    with _folder.published(path, ALONE) as folder:
+        put(folder, "mine")
+        ready.set()
+        go_on.wait()
+
+
+def test_killed_saves_are_cleaned_up(tmp_path):
+    """By the next one of that name, and not while the process lives."""
+    context = multiprocessing.get_context("fork")
+    ready, go_on = context.Event(), context.Event()
+    args = (tmp_path / "a", ready, go_on)
+    saver = context.Process(target=hold, args=args, daemon=True)
+    saver.start()
+    assert ready.wait(60)
+
+    def save(name):
+        with _folder.published(tmp_path / name, ALONE) as folder:
+            put(folder, name)
+        return [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+    assert len(save("a")) == 1  # the other one's
+    saver.kill()
+    saver.join()
+    (left,) = save("b")
+    assert names_in(tmp_path / left) == ["lock", "new", "new/mine"]
+    assert save("a") == []
+    assert names_in(tmp_path) == ["a", "a/a", "b", "b/b"]
+    long = "n" * 250  # names have up to 255 bytes
+    assert save(long) == [] and names_in(tmp_path / long) == [long]
