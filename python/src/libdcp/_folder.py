@@ -121,18 +121,24 @@ def _lock(room: str) -> int:
 
 def on_first(ranks: Ranks, act: Callable[[], Any]) -> Any:
     """Do it on rank 0 alone; what it comes to, or raises, is of all ranks."""
+    return on_all(ranks, lambda: act() if ranks.rank == 0 else None)[0]
+
+
+def on_all(ranks: Ranks, act: Callable[[], Any]) -> list[Any]:
+    """Do it on each rank; what it comes to there. What one raises is raised on all."""
     told: Any = None
     try:
-        told = act() if ranks.rank == 0 else None
+        told = act()
         why = None
     except Exception as error:
         why = error
-    text, told = ranks.gather((why and f"{type(why).__name__}: {why}", told))[0]
+    all_told = ranks.gather((why and f"{type(why).__name__}: {why}", told))
     if why is not None:
         raise why
-    if text:
-        raise CommError(f"rank 0 failed: {text}", rank=0)
-    return told
+    for rank, (text, _) in enumerate(all_told):
+        if text:
+            raise CommError(f"rank {rank} failed: {text}", rank=rank)
+    return [told for _, told in all_told]
 
 
 def removed(path: str | os.PathLike[str]) -> None:
@@ -165,13 +171,30 @@ def _exchange(a: str, b: str) -> None:
         raise OSError(errno, f"{os.strerror(errno)}: '{b}' is there already", b)
 
 
-def _sync_files(folder: str) -> None:
+def _sync_files(root: str) -> None:
     """Steps are durable; files that others put beside them are made so."""
-    for name in os.listdir(folder):
-        file = os.path.join(folder, name)
-        if os.path.isfile(file):
-            sync(file)
-    sync(folder)
+    for folder, _, names in os.walk(root, topdown=False):
+        for name in names:
+            file = os.path.join(folder, name)
+            if os.path.isfile(file):
+                sync(file)
+        sync(folder)
+
+
+def move_into(source: str, target: str) -> None:
+    """Put all that is in one folder into another; what else is there stays."""
+    _sync_files(source)
+    _move_into(source, target)
+
+
+def _move_into(source: str, target: str) -> None:
+    for name in os.listdir(source):
+        old, new = os.path.join(source, name), os.path.join(target, name)
+        if os.path.isdir(old) and not os.path.islink(old) and os.path.isdir(new):
+            _move_into(old, new)
+        else:
+            os.replace(old, new)
+    sync(target)
 
 
 def sync(path: str | os.PathLike[str]) -> None:
