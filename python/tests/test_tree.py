@@ -54,6 +54,51 @@ def test_trees(tmp_path):
         assert ckpt["state.0.exp_avg"].shape == (3, 2)
 
 
+def test_state_dicts_keep_their_versions(tmp_path):
+    """`_metadata`, without which a module takes its own state for an old one."""
+    net = torch.nn.BatchNorm1d(2)
+    got = saved_and_loaded(tmp_path / "run", {"net": net.state_dict()})["net"]
+    assert type(got) is collections.OrderedDict
+    assert got._metadata == net.state_dict()._metadata == {"": {"version": 2}}
+    assert type(got._metadata) is collections.OrderedDict
+    old = {"dict": {"net": {"ordered dict": [["a", {"path": "/a"}]]}}}  # without them
+    made = _tree._Decoder({}, {}, False).decoded(old)
+    assert made == {"net": collections.OrderedDict(a=pathlib.Path("/a"))}
+
+
+def test_texts_that_are_no_json(tmp_path):
+    """Keys, values and paths; tensors below such keys have names without them."""
+    tree = {
+        "a\0b": torch.ones(1),
+        "a?b": torch.zeros(1),
+        "\ud800": {"x\udcff": [1, "\ud800"]},
+        "path": [pathlib.Path(os.fsdecode(b"/x\xff")), pathlib.Path("/a")],
+        "state_dict": {"w\0": torch.ones(2), "w?": torch.ones(3)},
+        "text": {"text": "a"},
+    }
+    got = saved_and_loaded(tmp_path / "run", tree)
+    tensors = [got.pop("a\0b"), got.pop("a?b"), *got.pop("state_dict").values()]
+    assert [t.tolist() for t in tensors] == [[1], [0], [1, 1], [1, 1, 1]]
+    assert got == {key: tree[key] for key in got} and len(got) == 3
+    with libdcp.open(tmp_path / "run") as ckpt:
+        assert sorted(ckpt)[:2] == ["a?b", "a?b~2"]
+        assert isinstance(ckpt.objects["tree"], dict)
+
+
+def test_parameters(tmp_path):
+    """They are such again, and one that stands twice is one."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    fixed = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    tree = {
+        "it": [weight, fixed, weight.detach(), torch.zeros(2, requires_grad=True)],
+        "same": weight,
+    }
+    got = saved_and_loaded(tmp_path / "run", tree)
+    assert [type(t) for t in got["it"]] == [type(t) for t in tree["it"]]
+    assert [t.requires_grad for t in got["it"]] == [True, False, False, True]
+    assert got["same"] is got["it"][0] and torch.equal(got["same"], weight)
+
+
 def test_pickles_are_not_trusted(tmp_path):
     with pytest.raises(libdcp.UnsupportedError, match="'it' is a pickle"):
         saved_and_loaded(tmp_path / "run", {"it": pytest.approx})
