@@ -308,7 +308,7 @@ def train_deepspeed(run, kill, dropout=0.0, stage=0, ours=True):
         folder = os.path.dirname(found)
         assert folder.startswith(run) and os.path.isdir(folder)
         assert told["seen"] == engine.global_steps - 1
-        assert ".libdcp-part" not in os.listdir(run)
+        assert not [name for name in os.listdir(run) if name.startswith(".")]
     samples, size = Samples(), BATCH // world
     while engine.global_steps < END:
         step = engine.global_steps

@@ -116,3 +116,40 @@ def test_dtypes(tmp_path):
     into = {"w": torch.zeros(4, 3, dtype=torch.bfloat16)}
     dcp.load(into, storage_reader=StorageReader(run))
     assert torch.equal(into["w"], state["w"].bfloat16())
+
+
+def test_plain_names(tmp_path):
+    """Without a nested state there are no paths of names, which hides no values."""
+    state = {"w": torch.ones(2), "step": 5, "of": {"a": [1]}}
+    planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+    writer = StorageWriter(tmp_path / "run", step=1)
+    dcp.save(state, storage_writer=writer, planner=planner)
+    libdcp.save({**state, "torch.distributed.checkpoint": {}}, tmp_path / "other", step=1)
+    for path in ("run", "other"):
+        reader = StorageReader(tmp_path / path)
+        told = reader.read_metadata()
+        assert {"w", "step"} <= set(told.state_dict_metadata)
+        got = {"w": torch.zeros(2), "step": -1}
+        dcp.load(got, storage_reader=StorageReader(tmp_path / path))
+        assert got["step"] == 5 and got["w"].tolist() == [1, 1]
+    with pytest.raises(dcp.api.CheckpointException, match="is the name of"):
+        dcp.save(
+            {"torch.distributed.checkpoint": 1, "w": torch.ones(1)},
+            storage_writer=StorageWriter(tmp_path / "no", step=1),
+        )
+    assert not list(tmp_path.glob("no/step-*"))
+
+
+def each_alone(folder):
+    path, mine = f"{folder}/{dist.get_rank()}", float(dist.get_rank())
+    writer = StorageWriter(path, step=1, group="alone")
+    dcp.save({"w": torch.tensor([mine]), "v": mine}, storage_writer=writer, no_dist=True)
+    got = {"w": torch.zeros(1), "v": None}
+    dcp.load(got, storage_reader=StorageReader(path), no_dist=True)
+    with libdcp.open(path) as ckpt:
+        return got["w"].item(), got["v"], ckpt.info.world_size
+
+
+def test_alone(tmp_path):
+    """Ranks of a process group save steps of their own."""
+    assert run_ranks(2, each_alone, str(tmp_path)) == [(0, 0, 1), (1, 1, 1)]

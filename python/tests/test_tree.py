@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import math
+import multiprocessing
+import os
 import pathlib
 
 import pytest
@@ -50,6 +52,51 @@ def test_trees(tmp_path):
     assert got["same"][1][1].shape == (1, 3)
     with libdcp.open(tmp_path / "run") as ckpt:
         assert ckpt["state.0.exp_avg"].shape == (3, 2)
+
+
+def test_state_dicts_keep_their_versions(tmp_path):
+    """`_metadata`, without which a module takes its own state for an old one."""
+    net = torch.nn.BatchNorm1d(2)
+    got = saved_and_loaded(tmp_path / "run", {"net": net.state_dict()})["net"]
+    assert type(got) is collections.OrderedDict
+    assert got._metadata == net.state_dict()._metadata == {"": {"version": 2}}
+    assert type(got._metadata) is collections.OrderedDict
+    old = {"dict": {"net": {"ordered dict": [["a", {"path": "/a"}]]}}}  # without them
+    made = _tree._Decoder({}, {}, False).decoded(old)
+    assert made == {"net": collections.OrderedDict(a=pathlib.Path("/a"))}
+
+
+def test_texts_that_are_no_json(tmp_path):
+    """Keys, values and paths; tensors below such keys have names without them."""
+    tree = {
+        "a\0b": torch.ones(1),
+        "a?b": torch.zeros(1),
+        "\ud800": {"x\udcff": [1, "\ud800"]},
+        "path": [pathlib.Path(os.fsdecode(b"/x\xff")), pathlib.Path("/a")],
+        "state_dict": {"w\0": torch.ones(2), "w?": torch.ones(3)},
+        "text": {"text": "a"},
+    }
+    got = saved_and_loaded(tmp_path / "run", tree)
+    tensors = [got.pop("a\0b"), got.pop("a?b"), *got.pop("state_dict").values()]
+    assert [t.tolist() for t in tensors] == [[1], [0], [1, 1], [1, 1, 1]]
+    assert got == {key: tree[key] for key in got} and len(got) == 3
+    with libdcp.open(tmp_path / "run") as ckpt:
+        assert sorted(ckpt)[:2] == ["a?b", "a?b~2"]
+        assert isinstance(ckpt.objects["tree"], dict)
+
+
+def test_parameters(tmp_path):
+    """They are such again, and one that stands twice is one."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    fixed = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    tree = {
+        "it": [weight, fixed, weight.detach(), torch.zeros(2, requires_grad=True)],
+        "same": weight,
+    }
+    got = saved_and_loaded(tmp_path / "run", tree)
+    assert [type(t) for t in got["it"]] == [type(t) for t in tree["it"]]
+    assert [t.requires_grad for t in got["it"]] == [True, False, False, True]
+    assert got["same"] is got["it"][0] and torch.equal(got["same"], weight)
 
 
 def test_pickles_are_not_trusted(tmp_path):
@@ -103,3 +150,59 @@ def test_folders(tmp_path):
     assert (tmp_path / "it" / "new").exists()
     _folder.removed(tmp_path / "it")
     assert list(tmp_path.iterdir()) == []
+
+
+def put(folder, name):
+    pathlib.Path(folder, name).touch()
+
+
+def names_in(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+def test_saves_at_the_same_time(tmp_path):
+    """Each has a hidden folder of its own, also two of one name; so has a removal."""
+    (tmp_path / "old").mkdir()
+    with _folder.published(tmp_path / "a", ALONE) as a:
+        put(a, "of-a")
+        with _folder.published(tmp_path / "b", ALONE) as b:
+            put(b, "of-b")
+            _folder.removed(tmp_path / "old")
+        assert names_in(tmp_path / "b") == ["of-b"]
+        with _folder.published(tmp_path / "a", ALONE) as same:
+            put(same, "of-the-other-a")
+        assert names_in(tmp_path / "a") == ["of-the-other-a"]
+        put(a, "more-of-a")
+    assert names_in(tmp_path) == ["a", "a/more-of-a", "a/of-a", "b", "b/of-b"]
+
+
+def hold(path, ready, go_on):
+    with _folder.published(path, ALONE) as folder:
+        put(folder, "mine")
+        ready.set()
+        go_on.wait()
+
+
+def test_killed_saves_are_cleaned_up(tmp_path):
+    """By the next one of that name, and not while the process lives."""
+    context = multiprocessing.get_context("fork")
+    ready, go_on = context.Event(), context.Event()
+    args = (tmp_path / "a", ready, go_on)
+    saver = context.Process(target=hold, args=args, daemon=True)
+    saver.start()
+    assert ready.wait(60)
+
+    def save(name):
+        with _folder.published(tmp_path / name, ALONE) as folder:
+            put(folder, name)
+        return [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+    assert len(save("a")) == 1  # the other one's
+    saver.kill()
+    saver.join()
+    (left,) = save("b")
+    assert names_in(tmp_path / left) == ["lock", "new", "new/mine"]
+    assert save("a") == []
+    assert names_in(tmp_path) == ["a", "a/a", "b", "b/b"]
+    long = "n" * 250  # names have up to 255 bytes
+    assert save(long) == [] and names_in(tmp_path / long) == [long]

@@ -7,6 +7,7 @@ import io
 import math
 import os
 import pathlib
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -70,7 +71,7 @@ def load_tree(
         tree = tree if part is None else tree["dict"][part]
         _find_tensors(tree, names)
         tensors = ckpt.state_dict(dict.fromkeys(names))
-        return _decoded(tree, tensors, ckpt.objects, trust_pickles)
+        return _Decoder(tensors, ckpt.objects, trust_pickles).decoded(tree)
 
 
 def _tree_of(rank: int) -> str:
@@ -98,8 +99,8 @@ class _Flat:
             return {"float": str(value)}
         if value is None or type(value) in (bool, float):
             return value
-        if type(value) is str and is_text(value):
-            return value
+        if type(value) is str:
+            return _coded_text(value)
         if type(value) is int and abs(value) < 1 << 63:
             return value
         if type(value) is list:
@@ -111,7 +112,7 @@ class _Flat:
             return self._coded_dict(value, path)
         for kind, make, encode, _ in _VALUES:
             if isinstance(value, make()):
-                return {kind: encode(value)}
+                return {kind: _coded_text(encode(value))}
         name = self._name_of(path)
         out = io.BytesIO()
         torch.save(value, out)
@@ -123,12 +124,24 @@ class _Flat:
 
     def _coded_dict(self, value: Mapping[Any, Any], path: tuple[str, ...]) -> Any:
         items = [(k, self.coded(v, (*path, str(k)))) for k, v in value.items()]
-        if type(value) is dict and all(type(k) is str for k in value):
-            return {"dict": dict(items)}
-        kind = "dict of pairs" if type(value) is dict else "ordered dict"
-        return {kind: [[self.coded(k, path), v] for k, v in items]}
+        if type(value) is dict:
+            if all(type(k) is str and is_text(k) for k in value):
+                return {"dict": dict(items)}
+            return {"dict of pairs": [[self.coded(k, path), v] for k, v in items]}
+        pairs = {"ordered dict": [[self.coded(k, path), v] for k, v in items]}
+        # As the `_metadata` of a state_dict, with the versions of its modules.
+        more = self.coded(vars(value), path) if vars(value) else None
+        return {"with attributes": [pairs, more]} if more else pairs
 
     def _coded_tensor(self, tensor: Any, path: tuple[str, ...]) -> Any:
+        import torch
+
+        told = {"tensor": self._name_of_tensor(tensor, path)}
+        if isinstance(tensor, torch.nn.Parameter):
+            return {"parameter": [told, tensor.requires_grad]}
+        return {"requires grad": told} if tensor.requires_grad else told
+
+    def _name_of_tensor(self, tensor: Any, path: tuple[str, ...]) -> str:
         import torch
 
         from .torch import role_of
@@ -144,20 +157,39 @@ class _Flat:
         key = (*place, dtype, tensor.is_neg(), tensor.is_conj())
         if tensor.numel() == 0 or key not in self._known:
             name = self._name_of(path)
-            role, param = role_of(path, ".".join(path), True)
+            told = ".".join(path)
+            role, param = role_of(path, told, True) if is_text(told) else ("other", name)
             self.entries.add(name, param, role, *self._boxes.box_of(name, tensor))
             self._known[key] = name
-        return {"tensor": self._known[key]}
+        return self._known[key]
 
     def _name_of(self, path: tuple[str, ...]) -> str:
         """Tell where it stands; keys may have dots in them."""
-        name = wanted = ".".join((self._prefix, *path) if self._prefix else path) or "it"
+        wanted = ".".join((self._prefix, *path) if self._prefix else path) or "it"
+        name = wanted = _as_name(wanted)
         for n in range(2, len(self._names) + 3):
             if name not in self._names:
                 break
             name = f"{wanted}~{n}"
         self._names.add(name)
         return name
+
+
+def _as_name(text: str) -> str:
+    return text if is_text(text) else re.sub("[\0\ud800-\udfff]", "?", text)
+
+
+def _coded_text(text: str) -> Any:
+    """Itself where that is JSON of the library: no NUL, no half of a character."""
+    if is_text(text):
+        return text
+    return {"text": base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()}
+
+
+def _decoded_text(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return base64.b64decode(value["text"]).decode("utf-8", "surrogatepass")
 
 
 def _size() -> Any:
@@ -217,27 +249,56 @@ def _find_tensors(tree: Any, found: list[str]) -> None:
             _find_tensors(list(value.values()) if kind == "dict" else value, found)
 
 
-def _decoded(tree: Any, tensors: Any, objects: Any, trust: bool) -> Any:
-    def each(items: Any) -> list[Any]:
-        return [_decoded(item, tensors, objects, trust) for item in items]
+class _Decoder:
+    """A state of what `_Flat` made of it."""
 
-    if isinstance(tree, list):
-        return each(tree)
-    if not isinstance(tree, dict):
-        return tree
-    ((kind, value),) = tree.items()
-    if kind == "tensor":
-        return tensors[value]
-    if kind == "dict":
-        return dict(zip(value, each(value.values())))
-    if kind in ("dict of pairs", "ordered dict"):
-        pairs = ((k, v) for k, v in each(value))
-        return dict(pairs) if kind == "dict of pairs" else OrderedDict(pairs)
-    if kind in _MAKE:
-        return _MAKE[kind](each(value))
-    if kind in _READ:
-        return _READ[kind](value)
-    return _unpickled(value, objects[value], trust)
+    def __init__(self, tensors: Any, objects: Any, trust: bool) -> None:
+        self._tensors, self._objects, self._trust = tensors, objects, trust
+        self._marked: dict[Any, Any] = {}  # a tensor that stands twice is one
+
+    def decoded(self, tree: Any) -> Any:
+        """Give the value."""
+        if isinstance(tree, list):
+            return [self.decoded(item) for item in tree]
+        if not isinstance(tree, dict):
+            return tree
+        ((kind, value),) = tree.items()
+        if kind == "tensor":
+            return self._tensors[value]
+        if kind == "parameter":
+            return self._as_marked(value[0]["tensor"], True, value[1])
+        if kind == "requires grad":
+            return self._as_marked(value["tensor"], False, True)
+        if kind == "dict":
+            return {key: self.decoded(item) for key, item in value.items()}
+        if kind == "dict of pairs":
+            return dict(self.decoded(value))
+        if kind == "ordered dict":
+            return OrderedDict(self.decoded(value))
+        if kind == "with attributes":
+            made, more = self.decoded(value)
+            vars(made).update(more)
+            return made
+        if kind == "text":
+            return _decoded_text(tree)
+        if kind in _MAKE:
+            return _MAKE[kind](self.decoded(value))
+        if kind in _READ:
+            return _READ[kind](_decoded_text(value))
+        return _unpickled(value, self._objects[value], self._trust)
+
+    def _as_marked(self, name: str, is_parameter: bool, grad: bool) -> Any:
+        import torch
+
+        key = name, is_parameter, grad
+        if key not in self._marked:
+            tensor = self._tensors[name].detach()
+            self._marked[key] = (
+                torch.nn.Parameter(tensor, grad)
+                if is_parameter
+                else tensor.requires_grad_()
+            )
+        return self._marked[key]
 
 
 def _unpickled(name: str, data: bytes, trust: bool) -> Any:

@@ -20,7 +20,7 @@ from ._act import Act
 from ._acts import reshard
 from ._checkpoint import open_checkpoint
 from ._errors import UnsupportedError
-from ._folder import HIDDEN, on_first, published, remove, write_file
+from ._folder import hidden, on_first, published, write_file
 from ._ranks import Ranks
 from ._tree import load_tree, save_tree
 
@@ -65,8 +65,8 @@ class CheckpointEngine(TorchCheckpointEngine):  # type: ignore[misc]
         step = int(found[1]) if found else 0
         tree = {os.path.basename(path): state for path, state in held.items()}
         folder = os.path.join(info.save_dir, info.tag)
-        with published(os.path.join(folder, STATE), ranks) as hidden:
-            save_tree(tree, hidden, step, ranks, **self._how)
+        with published(os.path.join(folder, STATE), ranks) as room:
+            save_tree(tree, room, step, ranks, **self._how)
         files = ranks.gather([os.path.basename(path) for path in held])
 
         def mark() -> None:
@@ -140,42 +140,44 @@ def _for_this_world(engine: Any, load_dir: str, tag: Any, trust: bool) -> Iterat
     """Give where DeepSpeed finds the partitions of as many ranks as there are now.
 
     It loads those of ZeRO at the world size that saved them alone. Others are resharded
-    into a hidden folder beside them, of DeepSpeed's own files, that is gone afterwards;
-    where a rank fails to load, with the next load.
+    into a hidden folder beside them, of DeepSpeed's own files, that is gone afterwards.
     """
     ranks = Ranks(Act())
-    hidden = os.path.join(os.path.abspath(load_dir), HIDDEN)
 
-    def reshard_to_own() -> bool:
-        name = tag if tag is not None else _newest_of(load_dir)
-        state = os.path.join(load_dir, str(name), STATE)
+    def state_of_others() -> tuple[str, str] | None:
+        name = str(tag if tag is not None else _newest_of(load_dir))
+        state = os.path.join(load_dir, name, STATE)
         if not engine.zero_optimization() or not os.path.isdir(state):
-            return False
+            return None
         with open_checkpoint(state) as ckpt:
             if ckpt.info.world_size == ranks.world_size:
-                return False
+                return None
         if engine.mp_world_size > 1:
             raise UnsupportedError(
                 f"{state} is of another number of ranks, in parts of a model",
                 hint="libdcp.deepspeed.unpack and dcp-reshard",
             )
-        remove(hidden)
-        theirs = os.path.join(hidden, "theirs", str(name))
-        _unpack(os.path.dirname(state), theirs, trust)
-        own = os.path.join(hidden, "own")
-        reshard(theirs, own, to="deepspeed", world_size=ranks.world_size)
-        made = os.path.join(own, str(name))
-        if not os.path.isdir(made):  # a tag that is not named by its step
-            (only,) = (path for path in os.scandir(own) if path.is_dir())
-            os.rename(only.path, made)
-        return True
+        return name, state
 
-    if not on_first(ranks, reshard_to_own):
+    found = on_first(ranks, state_of_others)
+    if found is None:
         yield load_dir
         return
-    yield os.path.join(hidden, "own")
-    ranks.gather(None)  # all have read it
-    on_first(ranks, lambda: remove(hidden))
+    name, state = found
+    with hidden(os.path.join(load_dir, "resharded"), ranks) as room:
+        theirs, own = os.path.join(room, "theirs", name), os.path.join(room, "own")
+
+        def reshard_to_own() -> None:
+            _unpack(os.path.dirname(state), theirs, trust)
+            reshard(theirs, own, to="deepspeed", world_size=ranks.world_size)
+            made = os.path.join(own, name)
+            if not os.path.isdir(made):  # a tag that is not named by its step
+                (only,) = (path for path in os.scandir(own) if path.is_dir())
+                os.rename(only.path, made)
+
+        on_first(ranks, reshard_to_own)
+        yield own
+        ranks.gather(None)  # all have read it
 
 
 def _newest_of(folder: str) -> str | None:

@@ -27,8 +27,8 @@ from ._act import Act
 from ._array import lies_dense, written
 from ._checkpoint import Checkpoint, open_checkpoint
 from ._entries import Box, Entries
-from ._errors import CommError, MismatchError, UnsupportedError
-from ._ranks import ALONE, Ranks, group_for_cpu
+from ._errors import CommError, MismatchError, UnsupportedError, UsageError
+from ._ranks import ALONE, Ranks
 from ._state import MOMENTS, Pickle, State, is_json
 from ._tensor import torch_dtype
 from ._training import agreed, save, write
@@ -61,14 +61,15 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
     ) -> None:
         """Save as a step of a run folder. All ranks that save make one.
 
-        group: of the ranks that save; the `process_group` that dcp.save is given. how:
-        `keep`, `parity`, `codec` and so on, as in `libdcp.save`.
+        group: of the ranks that save; the `process_group` that dcp.save is given, or
+        "alone" with its `no_dist=True`. how: `keep`, `parity`, `codec` and so on, as in
+        `libdcp.save`.
         """
         super().__init__()
         inspect.signature(save).bind({}, path, step=step, **how)  # raises a TypeError
         self._path, self._step, self._group, self._how = path, step, group, how
         if _is_distributed():
-            group_for_cpu(torch.distributed, group)  # not first on a thread of async_save
+            Ranks(Act(), group)  # its group for CPUs, not first on a thread of async_save
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin anew; the run folder may be told as `checkpoint_id`."""
@@ -97,6 +98,8 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
         scattered = _gather_scattered(plan, planner, ranks)
 
         def make() -> State:
+            if any(item.index.fqn == PATHS for item in plan.items):
+                raise UsageError(f"'{PATHS}' is the name of something else in steps")
             state = State({}, ranks, self._step)
             state.add_entries(_entries_of(plan, planner, values, scattered, ranks.rank))
             return state
@@ -152,11 +155,11 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
     def read_metadata(self) -> dcp.Metadata:
         """Open the checkpoint, and tell what is in it."""
         self._ckpt: Checkpoint = open_checkpoint(self._path, **self._how)
-        paths = self._ckpt.objects.get(PATHS)
+        paths = self._ckpt.objects.get(PATHS) or {}  # of what others saved there are none
         told: dict[str, Any] = {
             name: facts.BytesStorageMetadata()
             for name in self._ckpt.objects
-            if paths is None or name in paths
+            if not paths or name in paths
         }
         for name, tensor in self._ckpt.tensors.items():
             size = torch.Size(tensor.shape)
@@ -166,7 +169,6 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
                 told[name] = facts.TensorStorageMetadata(
                     facts.TensorProperties(dtype=dtype), size, [whole]
                 )
-        paths = paths or {}
         return dcp.Metadata(
             told, planner_data={name: tuple(paths.get(name, (name,))) for name in told}
         )
@@ -384,7 +386,7 @@ def _paths_of(plan: dcp.SavePlan) -> dict[str, list[Any]]:
     """Where names of this rank stand in the nested state dict."""
     mapping = plan.planner_data or {}
     names = {item.index.fqn for item in plan.items}
-    return {name: list(mapping[name]) for name in names if name in mapping}
+    return {name: list(mapping.get(name, (name,))) for name in names}
 
 
 def _value_of(saved: bytes) -> Any:
