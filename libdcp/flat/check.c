@@ -61,8 +61,11 @@ int32_t dcp_flat_checkpoint_verify(struct dcp_flat_checkpoint *checkpoint,
         dcp_error_prefix(&why, "'%s' is corrupt", checkpoint->location.path);
     if (rc)
         rc = dcp_location_failed(&checkpoint->location, rc, &why);
-    int same = dcp_flat_identity_check(&checkpoint->identity, &why);
-    rc = same ? same : rc;
+    struct dcp_error replaced = { 0 };
+    if (dcp_flat_identity_check(&checkpoint->identity, &replaced)) {
+        why = replaced;
+        rc = why.code;
+    }
     const struct dcp_flat_verify_result told = { .n_findings = result.n_findings,
                                                  .size_bytes = result.size_bytes,
                                                  .n_blocks = result.n_blocks,

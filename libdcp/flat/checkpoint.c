@@ -250,6 +250,9 @@ int dcp_flat_readers_give(struct dcp_flat_readers *readers, int rc, struct dcp_e
     if (is_alone(checkpoint))
         pthread_mutex_unlock(&checkpoint->records);
     readers->n = 0;
-    int same = dcp_flat_identity_check(&checkpoint->identity, err);
-    return same ? same : explain(checkpoint, rc, err);
+    struct dcp_error replaced = { 0 };
+    if (!dcp_flat_identity_check(&checkpoint->identity, &replaced))
+        return explain(checkpoint, rc, err);
+    *err = replaced;
+    return replaced.code;
 }

@@ -179,6 +179,8 @@ static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
                            ? 0
                            : dcp_reshard_overflows(act->reshard, &(size_t){ 0 },
                                                    &(const char *){ NULL }),
+        .step = act->source->step,
+        .passed_over = act->location.passed_over,
         .shared_bytes =
             act->options.dry_run ? facts->shared_bytes : dcp_reshard_shared(act->reshard),
     };

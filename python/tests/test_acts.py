@@ -326,3 +326,28 @@ def test_counts_of_updates_go_to_deepspeed(tmp_path):
     libdcp.save(state, tmp_path / "run", step=101)
     with pytest.raises(libdcp.MismatchError, match="some more often than others"):
         libdcp.reshard(tmp_path / "run", tmp_path / "other", to="deepspeed")
+
+
+def test_an_older_step_is_told_of(tmp_path):
+    """Where the newest is corrupt: by an open and by a reshard, as by a load."""
+    numpy = pytest.importorskip("numpy")
+    for step in (1, 2):
+        libdcp.save({"w": numpy.ones(3)}, tmp_path / "run", step=step)
+    flip(tmp_path / "run" / "step-00000002" / "manifest.json", 10)
+    said = "a newer step .* is incomplete or corrupt, and step 1 was taken"
+    with pytest.warns(RuntimeWarning, match=said) as told:
+        libdcp.open(tmp_path / "run").close()
+        libdcp.reshard(tmp_path / "run", tmp_path / "other")
+        libdcp.export(tmp_path / "run", tmp_path / "x.npz", only="all")
+    assert [w.filename for w in told] == [__file__] * 3
+
+
+def test_weights_that_cannot_be_read_are_named(tmp_path):
+    """`state_dict` gives all weights, or none."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "x.pt"
+    torch.save({"b": torch.empty(3, device="meta"), "w": torch.ones(1)}, path)
+    with libdcp.open(path) as ckpt:
+        with pytest.raises(libdcp.UnsupportedError, match="'b' was saved without data"):
+            ckpt.state_dict()
+        assert ckpt.state_dict(["w"])["w"] == 1

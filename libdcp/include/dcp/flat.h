@@ -271,6 +271,8 @@ struct dcp_flat_reshard_result {
     uint64_t n_tensors, source_bytes, target_bytes, read_bytes, n_files;
     uint64_t n_unproved, n_left, n_objects_left, n_overflows;
     uint64_t shared_bytes; /* with reflink; of a dry run what would be */
+    int64_t step;          /* that was taken; -1: unknown */
+    int32_t passed_over;   /* a newer one was there, and is not whole */
 };
 /* Plans, and runs unless dry_run says so. Errors: those of dcp_location_open,
  * dcp_reshard_plan and dcp_reshard_run. */

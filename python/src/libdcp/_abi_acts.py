@@ -67,6 +67,8 @@ class ReshardResult(Sized):
         ("n_objects_left", c_uint64),
         ("n_overflows", c_uint64),
         ("shared_bytes", c_uint64),
+        ("step", c_int64),
+        ("passed_over", c_int32),
     ]
 
 

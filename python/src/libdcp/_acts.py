@@ -11,6 +11,7 @@ from typing import Any, Union
 
 from . import _abi, _abi_acts
 from ._act import Act, Progress
+from ._checkpoint import warn_of_passed
 from ._errors import UsageError
 
 Path = Union[str, "os.PathLike[str]"]
@@ -156,12 +157,14 @@ def export(
 def _list(texts: Sequence[str] | None) -> Any:
     if texts is None:
         return None
-    if isinstance(texts, (str, bytes)) or None in texts:
+    if isinstance(texts, (str, bytes)) or not texts or None in texts:
         raise UsageError(f"a list of texts is wanted, not {texts!r}")
     return (ctypes.c_char_p * (len(texts) + 1))(*map(_abi.raw, texts), None)
 
 
 def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
+    if given["step"] is not None and given["step"] < 0:
+        raise UsageError(f"a step is not negative: {given['step']}")
     config = given["config"]
     if config is not None and not isinstance(config, str):
         config = json.dumps(config)
@@ -213,6 +216,8 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
         ctypes.byref(result),
         act.error,
     )
+    if result.passed_over:
+        warn_of_passed(given["source"], result.step, stacklevel=4)
     return ReshardResult(
         *(getattr(result, name) for name in ReshardResult.__dataclass_fields__)
     )

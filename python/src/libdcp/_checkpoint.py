@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._act import Act, Progress, check
-from ._errors import CorruptError, Error, NotFoundError, UsageError
+from ._errors import CorruptError, Error, NotFoundError, UnsupportedError, UsageError
 from ._facts import Diff, Difference, Finding, Info, Verification
 from ._tensor import Box, Tensor, flattened, torch_dtype
 
@@ -400,7 +401,23 @@ class Checkpoint(Mapping[str, Tensor]):
                 + ", ".join(sorted({tensor.role for tensor in self.values()})),
                 hint='state_dict("all") reads them under their own names',
             )
+        self._check_weights()
         return {key: self[table.names[i]] for key, i in table.weights.items()}
+
+    def _check_weights(self) -> None:
+        """Refuse to give some of the weights where others cannot be read."""
+        table = self._table
+        kinds = [_abi.ROLES.index(role) for role in ("model", "buffer")]
+        for i, role in enumerate(table.roles):
+            name, key = table.names[i], table.params[i] or table.names[i]
+            unread = role in kinds and table.flags[i] & _abi.IS_META
+            if unread and key not in table.weights:
+                why = f"is quantized ({table.quantized[i]})" if table.quantized[i] else ""
+                raise UnsupportedError(
+                    f"weight '{name}' {why or 'was saved without data'}",
+                    tensor=name,
+                    hint="state_dict([names]) reads others",
+                )
 
     def _read(
         self, boxes: Sequence[Box], addresses: Sequence[int], progress: Progress = None
@@ -475,4 +492,19 @@ def open_checkpoint(
     differs from. threads: that a large read works on. verify=False: what is read is not
     held against digests.
     """
-    return Checkpoint(path, step=step, base=base, threads=threads, verify=verify)
+    found = Checkpoint(path, step=step, base=base, threads=threads, verify=verify)
+    if found.info.passed_over:
+        warn_of_passed(path, found.info.step, stacklevel=3)
+    return found
+
+
+def warn_of_passed(
+    path: str | os.PathLike[str], step: int | None, stacklevel: int
+) -> None:
+    """Tell that it is an older step than who asked for the newest may think."""
+    warnings.warn(
+        f"a newer step of '{os.fspath(path)}' is incomplete or corrupt, and step {step} "
+        "was taken",
+        RuntimeWarning,
+        stacklevel=stacklevel,
+    )

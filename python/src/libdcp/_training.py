@@ -15,7 +15,7 @@ from typing import Any
 from . import _abi
 from ._act import Act
 from ._array import no_grad
-from ._checkpoint import open_checkpoint
+from ._checkpoint import Checkpoint
 from ._errors import CommError
 from ._ranks import Ranks
 from ._saver import (
@@ -120,7 +120,7 @@ def _look(
         found = None
         # What is wrong with all of it is said by the load, on all ranks.
         with contextlib.suppress(Exception):
-            found = open_checkpoint(path, step=step)
+            found = Checkpoint(path, step=step)
         if found is not None:
             try:
                 lacked = made.lacked_by(found)
@@ -335,7 +335,7 @@ def load(
             objects,
             result.world_size,
             trust_pickles,
-            lambda: open_checkpoint(path, step=result.step, verify=verify),
+            lambda: Checkpoint(path, step=result.step, verify=verify),
         )
     except Exception as error:
         why = error
