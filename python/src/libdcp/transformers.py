@@ -6,15 +6,19 @@ trainer.train(resume_from_checkpoint=True)
 
 from __future__ import annotations
 
+import copy
 import glob
+import hashlib
+import json
 import os
 from typing import Any
 
-from transformers import trainer_callback, trainer_utils
+import torch
+from transformers import PreTrainedModel, trainer_callback, trainer_utils
 
 from ._act import Act
 from ._checkpoint import open_checkpoint
-from ._errors import UnsupportedError
+from ._errors import CorruptError, UnsupportedError
 from ._folder import on_first, published
 from ._random import random_states, set_states_of
 from ._ranks import Ranks
@@ -24,6 +28,7 @@ from ._values import SETTINGS
 __all__ = ["hook"]
 
 STATE = "trainer_state.json"  # of which the Trainer reads where it was
+DIGEST = f"{STATE}.sha256"  # the object of the step that it is held against
 
 
 def hook(trainer: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
@@ -62,8 +67,8 @@ def hook(trainer: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
         saved = _state_of(trainer, with_optim=not trainer.args.save_only_model)
         saved["random"] = ranks.gather(random_states())
         with published(folder, ranks) as hidden:
+            saved |= on_first(ranks, lambda: _save_files(trainer, hidden))
             save(saved, hidden, step=state.global_step, **how)
-            on_first(ranks, lambda: _save_state(trainer, hidden))
         on_first(ranks, lambda: _rotate(trainer, run))
 
     def load_checkpoint(folder: str | None) -> None:
@@ -71,6 +76,7 @@ def hook(trainer: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
             theirs["_load_optimizer_and_scheduler"](folder)
             return
         with open_checkpoint(folder) as ckpt:  # type: ignore[arg-type]
+            _check_state(folder, ckpt)  # type: ignore[arg-type]
             whole = SETTINGS in ckpt.objects  # not so with save_only_model
         state = _state_of(trainer, with_optim=whole)
         load(state, folder, trust_pickles=trust_pickles)  # type: ignore[arg-type]
@@ -90,19 +96,22 @@ def hook(trainer: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
         load(state, folder)  # type: ignore[arg-type]
         set_states_of(state["random"], Ranks(Act()))  # type: ignore[arg-type]
 
-    def unless_ours(name: str) -> Any:
-        """What is loaded with the rest, once the model and the optimizer are there."""
+    def load_model(folder: str | None, *args: Any, **kwargs: Any) -> None:
+        """Leave it to be loaded with the rest; its state is read before that."""
+        if not _is_ours(folder):
+            theirs["_load_from_checkpoint"](folder, *args, **kwargs)
+            return
+        with open_checkpoint(folder) as ckpt:  # type: ignore[arg-type]
+            _check_state(folder, ckpt)  # type: ignore[arg-type]
 
-        def call(folder: str | None, *args: Any, **kwargs: Any) -> None:
-            if not _is_ours(folder):
-                theirs[name](folder, *args, **kwargs)
-
-        return call
+    def load_scaler(folder: str | None) -> None:
+        if not _is_ours(folder):  # else it was loaded with the rest
+            theirs["_load_scaler"](folder)
 
     trainer._save_checkpoint = save_checkpoint
     trainer._load_optimizer_and_scheduler = load_checkpoint
-    trainer._load_from_checkpoint = unless_ours("_load_from_checkpoint")
-    trainer._load_scaler = unless_ours("_load_scaler")
+    trainer._load_from_checkpoint = load_model
+    trainer._load_scaler = load_scaler
     trainer._load_rng_state = load_random
     trainer._load_best_model = load_best
     return trainer
@@ -129,7 +138,29 @@ def _state_of(trainer: Any, with_optim: bool) -> dict[str, Any]:
     return state
 
 
-def _save_state(trainer: Any, folder: str) -> None:
+def _save_files(trainer: Any, folder: str) -> dict[str, Any]:
+    """Save what the Trainer does besides tensors; what the step is to tell of that."""
+    _save_state(trainer, os.path.join(folder, STATE))
+    told: dict[str, Any] = {DIGEST: _digest_of(os.path.join(folder, STATE))}
+    model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+    if isinstance(model, PreTrainedModel):
+        config = copy.deepcopy(model.config)
+        config.architectures = [type(model).__name__.removeprefix("FSDP")]
+        config.dtype = model.dtype
+        config.save_pretrained(folder)
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+            told["model_config"] = json.load(file)  # which exports look for
+        if model.can_generate():
+            model.generation_config.save_pretrained(folder)
+    collator = getattr(trainer.data_collator, "tokenizer", None)
+    processing = getattr(trainer, "processing_class", None) or collator
+    if processing is not None:
+        processing.save_pretrained(folder)
+    torch.save(trainer.args, os.path.join(folder, "training_args.bin"))
+    return told
+
+
+def _save_state(trainer: Any, path: str) -> None:
     """Save where the Trainer is, in the file that it looks for."""
     callbacks = [*trainer.callback_handler.callbacks, trainer.control]
     states = trainer.state.stateful_callbacks
@@ -140,7 +171,30 @@ def _save_state(trainer: Any, folder: str) -> None:
                 states[name].append(callback.state())
             else:
                 states[name] = callback.state()
-    trainer.state.save_to_json(os.path.join(folder, STATE))
+    trainer.state.save_to_json(path)
+
+
+def _digest_of(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def _check_state(folder: str, ckpt: Any) -> None:
+    """Hold the Trainer's file against what the step tells of it."""
+    path = os.path.join(folder, STATE)
+    if not os.path.exists(path):
+        raise CorruptError(f"{path} is missing", file=path)
+    if DIGEST in ckpt.objects:
+        same = ckpt.objects[DIGEST] == _digest_of(path)
+    else:
+        state = trainer_callback.TrainerState.load_from_json(path)
+        same = state.global_step == ckpt.info.step
+    if not same:
+        raise CorruptError(
+            f"{path} is not what was saved with step {ckpt.info.step}",
+            file=path,
+            hint="take an older checkpoint, or a copy of this file",
+        )
 
 
 def _rotate(trainer: Any, run: str) -> None:
