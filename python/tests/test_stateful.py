@@ -122,6 +122,12 @@ def test_parts_in_lists_and_dicts(tmp_path):
     assert all(a is b for a, b in zip(ours, now))
     with libdcp.open(tmp_path) as ckpt:
         assert ckpt["nets.a.weight"].role == "model"
+        assert ckpt["optimizer.exp_avg.nets.a.weight"].param == "nets.a.weight"
+    one = {"nets": [saved["nets"]["a"]], "optim": saved["optims"][0]}
+    libdcp.save(one, tmp_path, step=2)
+    with libdcp.open(tmp_path) as ckpt:
+        params = {tensor.param for tensor in ckpt.values() if tensor.role != "other"}
+        assert params == {"nets.0.weight", "nets.0.bias"}
 
 
 def test_containers_tell_what_they_lack(tmp_path):

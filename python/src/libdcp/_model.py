@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._kinds import is_tensor
@@ -10,6 +11,11 @@ if TYPE_CHECKING:
     from ._state import State
 
 WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
+
+
+def prefix_of(key: str, models: Mapping[str, Any]) -> str:
+    """What names of its weights begin with: nothing, for the one model of a state."""
+    return "" if len(models) == 1 and "." not in key else f"{key}."
 
 
 class Model:
@@ -24,10 +30,10 @@ class Model:
         ties = _ties(module)
         for name, value in self._dict.items():
             role = "buffer" if name in buffers else "model"
-            full = f"{prefix}.{name}" if prefix else name
+            full = prefix + name
             if is_tensor(value):
                 tied = ties.get(name, ())
-                others = tuple(f"{prefix}.{n}" if prefix else n for n in tied)
+                others = tuple(prefix + n for n in tied)
                 state.add_tensor(full, value, role, instead=others)
                 if role == "buffer" and not hasattr(value, "_local_tensor"):
                     state.buffers.add(full)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import MismatchError, UnsupportedError, UsageError
 from ._kinds import has_tensors, is_tensor
-from ._model import plain_name
+from ._model import plain_name, prefix_of
 from ._values import SETTINGS, is_json, lists
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class _ByPyTorch:
         if not owners:
             _refuse(key, optimizer, {})
         model, self._model = owners[0]
-        prefix = "" if len(models) == 1 else f"{model}."
+        prefix = prefix_of(model, models)
         self._prefix, self._optimizer = prefix, optimizer
         is_new = not optimizer.state
         with _apart(optimizer):
@@ -271,7 +271,7 @@ def _names_of(models: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
     """The name of each weight, and the one that it has in its model."""
     names: dict[int, tuple[str, str]] = {}
     for key, model in models.items():
-        prefix = "" if len(models) == 1 else f"{key}."
+        prefix = prefix_of(key, models)
         for name, param in model.named_parameters():
             short = plain_name(model, name)
             names.setdefault(id(param), (prefix + short, short))

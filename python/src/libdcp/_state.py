@@ -5,11 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections import Counter
-from collections.abc import (
-    Callable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +14,11 @@ from ._array import Array, is_array, no_grad, written
 from ._columns import Columns, columns_of, digest_at, ints
 from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
 from ._errors import MismatchError, NotFoundError, UsageError
-from ._kinds import (
-    classes,
-    has_parts,
-    has_tensors,
-    is_stateful,
-    parts_of,
-)
-from ._model import Model
+from ._kinds import classes, has_parts, has_tensors, is_stateful, parts_of
+from ._model import Model, prefix_of
 from ._optimizer import MOMENTS, Optimizer
 from ._stateful import TREE, Places, Stateful
-from ._values import (
-    RANDOM,
-    Pickle,
-    code_of,
-    digest,
-    is_json,
-    is_random,
-    unpickled,
-)
+from ._values import RANDOM, Pickle, code_of, digest, is_json, is_random, unpickled
 
 if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
@@ -107,7 +89,7 @@ class State:
     def _take(self, name: str, value: Any, place: Any, key: Any) -> None:
         """Take what is given: a part, something plain, or a container of both."""
         if isinstance(value, self._model):
-            prefix = name if len(self._models) > 1 or "." in name else ""
+            prefix = prefix_of(name, self._models)
             self._parts.append(Model(self, prefix, value))
         elif isinstance(value, self._optimizer):
             label = "" if self._is_one else name
