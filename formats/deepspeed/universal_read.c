@@ -4,6 +4,7 @@
 #include "formats/common/optim.h"
 #include "ours.h"
 #include "universal.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@ struct params {
     const char *keys[MAX_KEYS]; /* "fp32" first */
     size_t n_keys;
     uint32_t *has; /* of each parameter in order: its keys, a bit for each */
+    bool any_step; /* a parameter has told how many updates it had */
 };
 
 static const struct dcp_ds_param *param_of(const struct params *p, size_t i)
@@ -172,19 +174,34 @@ static int take_step(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                : DCP_OK;
 }
 
-/* The step of the first parameter that has one: all have the same. */
-static int read_step(struct params *p, struct dcp_error *err)
+/* The step of one parameter, which must be that of those before it. */
+static int read_step(struct params *p, size_t i, struct dcp_error *err)
+{
+    DCP_CLEANUP_DS struct dcp_ds_file file = { 0 };
+    DCP_CLEANUP_FREE char *path = path_of(p, param_of(p, i)->name, "step");
+    int64_t before = p->reader->updates;
+
+    DCP_TRY(path ? open_file(p, path, &file, err) : dcp_error_memory(err, "a file name"));
+    p->reader->updates = -1;
+    DCP_TRY(take_step(p->reader, &file, file.torch.tree, err));
+    int64_t now = p->reader->updates;
+    if (now < 0)
+        p->reader->updates = before;
+    if (!p->any_step || now == before || now < 0) {
+        p->any_step = p->any_step || now >= 0;
+        return DCP_OK;
+    }
+    return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                         "'%s' has %" PRId64 " updates, and those before it %" PRId64,
+                         dcp_ds_shown(p->reader->arena, path), now, before);
+}
+
+static int read_steps(struct params *p, struct dcp_error *err)
 {
     for (size_t i = 0; i < p->reader->n_order; i++)
-        for (size_t k = 0; k < p->n_keys; k++) {
-            DCP_CLEANUP_DS struct dcp_ds_file file = { 0 };
-            if (strcmp(p->keys[k], "step") || !(p->has[i] >> k & 1))
-                continue;
-            DCP_CLEANUP_FREE char *path = path_of(p, param_of(p, i)->name, "step");
-            DCP_TRY(path ? open_file(p, path, &file, err)
-                         : dcp_error_memory(err, "a file name"));
-            return take_step(p->reader, &file, file.torch.tree, err);
-        }
+        for (size_t k = 0; k < p->n_keys; k++)
+            if (!strcmp(p->keys[k], "step") && (p->has[i] >> k & 1))
+                DCP_TRY(read_step(p, i, err));
     return DCP_OK;
 }
 
@@ -238,5 +255,5 @@ int dcp_universal_read(struct dcp_ds_reader *reader, struct dcp_error *err)
         for (size_t i = 0; i < reader->n_order; i++)
             if (strcmp(p.keys[k], "step") && (p.has[i] >> k & 1))
                 DCP_TRY(read_tensor(&p, i, p.keys[k], err));
-    return read_step(&p, err);
+    return read_steps(&p, err);
 }

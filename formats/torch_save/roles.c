@@ -5,9 +5,10 @@
 #include "formats/pickle/json.h"
 #include "formats/torch/torch.h"
 #include "torch_save.h"
+#include <stdio.h>
 #include <string.h>
 
-enum { MAX_JOINTS = DCP_PICKLE_JSON_MAX_DEPTH };
+enum { MAX_JOINTS = DCP_PICKLE_JSON_MAX_DEPTH, MAX_OPTIMS = 64 };
 
 /* Where the parts of a tensor's path meet in its name. */
 struct joints {
@@ -19,6 +20,8 @@ struct finder {
     struct dcp_catalog *catalog;
     struct joints *joints; /* of each tensor */
     uint32_t path[MAX_JOINTS];
+    const char *groups[MAX_OPTIMS]; /* "P.param_groups" of each optimizer */
+    size_t n_groups;
     struct dcp_error *err;
 };
 
@@ -50,6 +53,36 @@ static int take_joints(struct finder *f, const char *name, size_t depth)
     return DCP_OK;
 }
 
+/* The name of some tensor in it, or NULL. */
+static const char *first_tensor(const json_t *value)
+{
+    struct dcp_py_parts parts = dcp_py_parts(value);
+    const char *name = dcp_py_tensor(value);
+
+    while (!name && dcp_py_next(&parts))
+        name = first_tensor(parts.value);
+    return name;
+}
+
+/* What has a state and groups is an optimizer, whatever is in its state. */
+static int take_groups(struct finder *f, const json_t *value, size_t length)
+{
+    static const char groups[] = "param_groups";
+    const json_t *state = json_object_get(value, "state");
+    const char *name =
+        state && json_object_get(value, groups) ? first_tensor(state) : NULL;
+
+    if (!name || strlen(name) <= length || f->n_groups == MAX_OPTIMS)
+        return DCP_OK;
+    size_t size = length + sizeof groups + 1;
+    char *text = dcp_catalog_alloc(f->catalog, size, 1);
+    if (!text)
+        return dcp_error_memory(f->err, "the roles of tensors");
+    snprintf(text, size, "%.*s%s%s", (int)length, name, length ? "." : "", groups);
+    f->groups[f->n_groups++] = text;
+    return DCP_OK;
+}
+
 static int walk(struct finder *f, const json_t *value, size_t length, size_t depth)
 {
     struct dcp_py_parts parts = dcp_py_parts(value);
@@ -57,6 +90,7 @@ static int walk(struct finder *f, const json_t *value, size_t length, size_t dep
 
     if (name)
         return take_joints(f, name, depth);
+    DCP_TRY(take_groups(f, value, length));
     while (dcp_py_next(&parts)) {
         bool tag = parts.kind == DCP_PY_MEMBERS && dcp_py_is_tag(parts.name);
         if (parts.name && !parts.is_word && !tag)
@@ -95,12 +129,14 @@ int dcp_torch_roles(struct dcp_catalog *catalog, json_t *tree, struct dcp_error 
     DCP_CLEANUP_FREE struct joints *joints =
         dcp_mem_calloc(catalog->n_tensors, sizeof *joints);
     struct finder f = { .catalog = catalog, .joints = joints, .err = err };
-    const struct dcp_roles_hints hints = { .is_joint = is_joint, .self = &f };
+    struct dcp_roles_hints hints = { .is_joint = is_joint, .self = &f };
     struct dcp_roles roles;
 
     if (!joints)
         return dcp_error_memory(err, "the roles of tensors");
     DCP_TRY(walk(&f, tree, 0, 0));
+    hints.beside = f.groups;
+    hints.n_beside = f.n_groups;
     DCP_TRY(dcp_roles_find(catalog, &hints, &roles, err));
     keep_own(catalog);
     return DCP_OK;
