@@ -68,7 +68,10 @@ def load_tree(
             raise NotFoundError(f"{os.fspath(path)} has nothing of rank {rank}")
         tree = ckpt.objects[_tree_of(rank)]
         names: list[str] = []
-        tree = tree if part is None else tree["dict"][part]
+        if part is not None:
+            if part not in tree["dict"]:
+                raise NotFoundError(f"{os.fspath(path)} has no '{part}' of rank {rank}")
+            tree = tree["dict"][part]
         _find_tensors(tree, names)
         tensors = ckpt.state_dict(dict.fromkeys(names))
         return _Decoder(tensors, ckpt.objects, trust_pickles).decoded(tree)

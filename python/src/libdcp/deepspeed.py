@@ -7,6 +7,7 @@ libdcp.deepspeed.install(engine, parity=1)
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 from ._act import Act
 from ._acts import reshard
 from ._checkpoint import open_checkpoint
-from ._errors import UnsupportedError
+from ._errors import CorruptError, NotFoundError, UnsupportedError
 from ._folder import hidden, on_first, published, write_file
 from ._ranks import Ranks
 from ._tree import load_tree, save_tree
@@ -29,6 +30,8 @@ __all__ = ["CheckpointEngine", "install", "unpack"]
 STATE = "state"  # the folder with the step, beside the files that DeepSpeed looks for
 STATES = re.compile(r".*_states\.pt")  # what is of the training; other files are exports
 MARK = "libdcp"
+MARK_BYTES = 100  # more than any has
+TORCH = (b"PK", b"\x80")  # how files of torch.save begin: as archives, or as pickles
 
 
 class CheckpointEngine(TorchCheckpointEngine):  # type: ignore[misc]
@@ -72,8 +75,7 @@ class CheckpointEngine(TorchCheckpointEngine):  # type: ignore[misc]
         def mark() -> None:
             for rank, names in enumerate(files):
                 for name in names:
-                    text = json.dumps({MARK: STATE, "rank": rank}) + "\n"
-                    write_file(os.path.join(folder, name), text)
+                    write_file(os.path.join(folder, name), _mark(rank))
             if self.with_latest:
                 write_file(os.path.join(info.save_dir, "latest"), info.tag)
 
@@ -85,12 +87,18 @@ class CheckpointEngine(TorchCheckpointEngine):  # type: ignore[misc]
         mark = _mark_of(path)
         if mark is None:
             return super().load(path, map_location)
-        return load_tree(
-            os.path.join(os.path.dirname(path), mark[MARK]),
-            rank=mark["rank"],
-            part=os.path.basename(path),
-            trust_pickles=self._trust,
-        )
+        state = os.path.join(os.path.dirname(path), mark[MARK])
+        try:
+            return load_tree(
+                state,
+                rank=mark["rank"],
+                part=os.path.basename(path),
+                trust_pickles=self._trust,
+            )
+        except NotFoundError as why:
+            if not os.path.isdir(state):
+                raise
+            raise CorruptError(f"{path} is not what was saved: {why}", file=path) from why
 
     def preserves_storage_sharing(self) -> bool:
         """Say that tensors are saved without what else is in their memory."""
@@ -125,7 +133,14 @@ def install(engine: Any, *, trust_pickles: bool = True, **how: Any) -> Any:
     load = engine.load_checkpoint
 
     def load_checkpoint(load_dir: str, tag: Any = None, *args: Any, **kwargs: Any) -> Any:
-        with _for_this_world(engine, load_dir, tag, trust_pickles) as folder:
+        given = inspect.signature(load).bind(load_dir, tag, *args, **kwargs).arguments
+        # Without its states the weights of ZeRO-3 are read by DeepSpeed itself.
+        by_itself = (
+            engine.zero_optimization_partition_weights()
+            and not given.get("load_optimizer_states", True)
+            and not engine.has_moe_layers
+        )
+        with _for_deepspeed(engine, load_dir, tag, trust_pickles, by_itself) as folder:
             found, told = load(folder, tag, *args, **kwargs)
         if found is not None:  # a name that is there afterwards, too
             found = os.path.join(load_dir, os.path.relpath(found, folder))
@@ -136,46 +151,54 @@ def install(engine: Any, *, trust_pickles: bool = True, **how: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _for_this_world(engine: Any, load_dir: str, tag: Any, trust: bool) -> Iterator[str]:
+def _for_deepspeed(
+    engine: Any, load_dir: str, tag: Any, trust: bool, by_itself: bool
+) -> Iterator[str]:
     """Give where DeepSpeed finds the partitions of as many ranks as there are now.
 
     It loads those of ZeRO at the world size that saved them alone. Others are resharded
     into a hidden folder beside them, of DeepSpeed's own files, that is gone afterwards.
+    by_itself: it is to have such files in any case.
     """
     ranks = Ranks(Act())
 
-    def state_of_others() -> tuple[str, str] | None:
+    def look() -> tuple[str, str, bool] | None:
         name = str(tag if tag is not None else _newest_of(load_dir))
         state = os.path.join(load_dir, name, STATE)
         if not engine.zero_optimization() or not os.path.isdir(state):
             return None
         with open_checkpoint(state) as ckpt:
-            if ckpt.info.world_size == ranks.world_size:
-                return None
-        if engine.mp_world_size > 1:
+            same = ckpt.info.world_size == ranks.world_size
+        if not same and engine.mp_world_size > 1:
             raise UnsupportedError(
                 f"{state} is of another number of ranks, in parts of a model",
                 hint="libdcp.deepspeed.unpack and dcp-reshard",
             )
-        return name, state
+        return None if same and not by_itself else (name, state, same)
 
-    found = on_first(ranks, state_of_others)
+    found = on_first(ranks, look)
     if found is None:
         yield load_dir
         return
-    name, state = found
-    with hidden(os.path.join(load_dir, "resharded"), ranks) as room:
-        theirs, own = os.path.join(room, "theirs", name), os.path.join(room, "own")
+    name, state, same = found
+    with hidden(os.path.join(load_dir, "load"), ranks) as room:
+        theirs, own = os.path.join(room, "theirs"), os.path.join(room, "own")
 
-        def reshard_to_own() -> None:
-            _unpack(os.path.dirname(state), theirs, trust)
-            reshard(theirs, own, to="deepspeed", world_size=ranks.world_size)
+        def make() -> None:
+            made = os.path.join(theirs, name)
+            _unpack(os.path.dirname(state), made, trust)
+            write_file(os.path.join(theirs, "latest"), name)
+            if same:
+                os.rename(theirs, own)
+                return
+            reshard(made, own, to="deepspeed", world_size=ranks.world_size)
             made = os.path.join(own, name)
             if not os.path.isdir(made):  # a tag that is not named by its step
                 (only,) = (path for path in os.scandir(own) if path.is_dir())
                 os.rename(only.path, made)
+                write_file(os.path.join(own, "latest"), name)
 
-        on_first(ranks, reshard_to_own)
+        on_first(ranks, make)
         yield own
         ranks.gather(None)  # all have read it
 
@@ -210,9 +233,19 @@ def _unpack(
 
 
 def _mark_of(path: str) -> dict[str, Any] | None:
+    """What stands in a file of ours; None: it is what torch.save wrote."""
     with open(path, "rb") as file:
-        if file.read(1) != b"{":
-            return None
-    with open(path, encoding="utf-8") as text:
-        mark: dict[str, Any] = json.load(text)
-    return mark
+        text = file.read(MARK_BYTES)
+    if text.startswith(TORCH):
+        return None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        mark: dict[str, Any] = json.loads(text)
+        if text == _mark(mark["rank"]).encode():
+            return mark
+    raise CorruptError(
+        f"{path} is no file of DeepSpeed, and not what was saved", file=path
+    )
+
+
+def _mark(rank: int) -> str:
+    return json.dumps({MARK: STATE, "rank": rank}) + "\n"

@@ -5,8 +5,11 @@ trainer = lightning.Trainer(plugins=[libdcp.lightning.CheckpointIO(parity=1)])
 
 from __future__ import annotations
 
+import io
 import os
 from typing import Any
+
+import torch
 
 try:
     from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -16,7 +19,7 @@ except ModuleNotFoundError:  # the package of Lightning's trainer alone
 from ._folder import published, removed
 from ._tree import Alone, load_tree, save_tree
 
-__all__ = ["CheckpointIO"]
+__all__ = ["CheckpointIO", "as_file"]
 
 
 class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
@@ -60,3 +63,16 @@ class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Remove a checkpoint, at once."""
         removed(path)
+
+
+def as_file(path: str | os.PathLike[str], *, trust_pickles: bool = False) -> io.BytesIO:
+    """Give a checkpoint as the file that Lightning itself would have written.
+
+    In memory, for `load_from_checkpoint` of a module, which opens files alone.
+    trust_pickles: values that could run a program are loaded, too.
+    """
+    loaded = CheckpointIO(trust_pickles=trust_pickles).load_checkpoint(path)
+    file = io.BytesIO()
+    torch.save(loaded, file)
+    file.seek(0)
+    return file

@@ -1,0 +1,35 @@
+"""Modules of Lightning by themselves, from a checkpoint of ours."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import peer
+
+import libdcp
+
+torch = peer("torch")
+lightning = peer("lightning")
+import libdcp.lightning  # noqa: E402
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, width=4):
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = torch.nn.Linear(width, width)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_load_from_checkpoint(tmp_path, ours):
+    """With its hyperparameters, by a file in memory; also of what Lightning wrote."""
+    plugins = [libdcp.lightning.CheckpointIO()] if ours else []
+    trainer = lightning.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, plugins=plugins
+    )
+    module = Module(width=3)
+    trainer.strategy.connect(module)
+    trainer.save_checkpoint(tmp_path / "it.ckpt")
+    assert (tmp_path / "it.ckpt").is_dir() == ours
+    file = libdcp.lightning.as_file(tmp_path / "it.ckpt")
+    got = Module.load_from_checkpoint(file)
+    assert torch.equal(got.net.weight, module.net.weight) and got.hparams.width == 3
