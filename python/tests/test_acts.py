@@ -351,3 +351,42 @@ def test_weights_that_cannot_be_read_are_named(tmp_path):
         with pytest.raises(libdcp.UnsupportedError, match="'b' was saved without data"):
             ckpt.state_dict()
         assert ckpt.state_dict(["w"])["w"] == 1
+
+
+def test_optimizers_of_files_that_deepspeed_cannot_have(tmp_path):
+    """Momentum by numbers that fit several weights is refused, as Adam's moments are."""
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(*(torch.nn.Linear(3, 3, bias=False) for _ in range(2)))
+    groups = [{"params": [net[0].weight], "lr": 0.5}, {"params": [net[1].weight]}]
+    for name, params in (("two", groups), ("one", net.parameters())):
+        optim = torch.optim.SGD(params, lr=0.25, momentum=0.9)
+        net(torch.ones(1, 3)).sum().backward()
+        optim.step()
+        state = {"model": net.state_dict(), "optimizer": optim.state_dict()}
+        torch.save(state, tmp_path / f"{name}.pt")
+    with pytest.raises(libdcp.MismatchError, match=r"'optimizer\.state\.0\.momentum_"):
+        libdcp.reshard(tmp_path / "two.pt", tmp_path / "other", to="deepspeed")
+    libdcp.reshard(tmp_path / "one.pt", tmp_path / "other", to="deepspeed")
+    with libdcp.open(tmp_path / "other") as ckpt:
+        (group,) = ckpt.objects["optimizer"]["param_groups"]
+        assert group["lr"] == 0.25 and "optimizer.momentum_buffer.0.weight" in ckpt
+
+
+def test_counts_of_a_universal_checkpoint(tmp_path):
+    """Each weight has a file for it, and all are read."""
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(2, 2)
+    optim = torch.optim.AdamW(net.parameters())
+    net(torch.ones(1, 2)).sum().backward()
+    optim.step()
+    libdcp.save({"net": net, "optim": optim}, tmp_path / "run", step=1)
+    libdcp.reshard(tmp_path / "run", tmp_path / "other", to="universal")
+    files = sorted((tmp_path / "other").rglob("step.pt"))
+    assert len(files) == 2
+    count = torch.load(files[1], weights_only=False)
+    torch.save(type(count)(9), files[1])
+    with pytest.raises(libdcp.UnsupportedError, match="updates, and those before it"):
+        libdcp.open(tmp_path / "other")
+    files[1].write_bytes(b"garbage")
+    with pytest.raises(libdcp.Error):
+        libdcp.open(tmp_path / "other")
