@@ -1,4 +1,4 @@
-/* identity: the inode of a path, and when a file there was written. */
+/* identity: how large a file is, and when it was written. */
 #include "identity.h"
 
 #include "base/mem.h"
@@ -9,16 +9,13 @@ static bool look(const char *path, struct dcp_flat_identity *out)
 {
     struct stat found;
 
-    if (stat(path, &found))
+    if (stat(path, &found) || !S_ISREG(found.st_mode))
         return false;
-    *out = (struct dcp_flat_identity){ .is_file = S_ISREG(found.st_mode),
-                                       .device = (uint64_t)found.st_dev,
-                                       .inode = (uint64_t)found.st_ino };
-    if (out->is_file) {
-        out->size_bytes = (int64_t)found.st_size;
-        out->changed_s = (int64_t)found.st_mtim.tv_sec;
-        out->changed_ns = (int64_t)found.st_mtim.tv_nsec;
-    }
+    *out = (struct dcp_flat_identity){
+        .size_bytes = (int64_t)found.st_size,
+        .changed_s = (int64_t)found.st_mtim.tv_sec,
+        .changed_ns = (int64_t)found.st_mtim.tv_nsec,
+    };
     return true;
 }
 
@@ -46,9 +43,8 @@ int dcp_flat_identity_check(const struct dcp_flat_identity *identity,
 
     if (!identity->path || !look(identity->path, &now))
         return DCP_OK;
-    if (now.is_file == identity->is_file && now.device == identity->device &&
-        now.inode == identity->inode && now.size_bytes == identity->size_bytes &&
-        now.changed_s == identity->changed_s && now.changed_ns == identity->changed_ns)
+    if (now.size_bytes == identity->size_bytes && now.changed_s == identity->changed_s &&
+        now.changed_ns == identity->changed_ns)
         return DCP_OK;
     dcp_error_set(err, DCP_E_NOT_FOUND, "'%s' was replaced since it was opened",
                   identity->path);

@@ -1,6 +1,6 @@
-/* identity: whether a path is still what it was when a checkpoint was opened there.
- * Programs that save by a rename put another file in its place, and what was indexed says
- * nothing of that one. */
+/* identity: whether a file is still what it was when a checkpoint was opened there.
+ * Programs that save by a rename put another one in its place, and what was indexed says
+ * nothing of that. Inodes do not tell: there are file systems that number them anew. */
 #ifndef DCP_FLAT_IDENTITY_H
 #define DCP_FLAT_IDENTITY_H
 
@@ -9,10 +9,8 @@
 #include <stdint.h>
 
 struct dcp_flat_identity {
-    char *path; /* absolute; NULL: nothing is known of it */
-    bool is_file;
-    uint64_t device, inode;
-    int64_t size_bytes, changed_s, changed_ns; /* of a file: folders may get more */
+    char *path; /* absolute; NULL: nothing is known of it, or it is a folder */
+    int64_t size_bytes, changed_s, changed_ns;
 };
 
 /* Caller owns, dcp_flat_identity_fini. */

@@ -80,3 +80,12 @@ def damaged(run: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     (target / "parity-00000-of-00001.bin").unlink()
     flip(target / "shard-00002-of-00004.safetensors")
     return target
+
+
+@pytest.fixture
+def accelerate_anew():
+    """Let forked ranks of other tests begin anew."""
+    yield
+    accelerate = peer("accelerate")
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.state.GradientState._reset_state()

@@ -16,15 +16,10 @@ dist = peer("torch.distributed")
 accelerate = peer("accelerate")
 import libdcp.accelerate  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::libdcp.StaleWarning")
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    """Let forked ranks of other tests begin anew."""
-    yield
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    accelerate.state.GradientState._reset_state()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::libdcp.StaleWarning"),
+    pytest.mark.usefixtures("accelerate_anew"),
+]
 
 
 def trained(n_models=1, **naming):

@@ -334,10 +334,40 @@ def differ(path):
     libdcp.load({"model": net}, path)
     assert not net.running_mean.any() and net.running_var.eq(1).all()
     torch.manual_seed(rank)
-    with pytest.raises(libdcp.MismatchError, match="'weight' is not the same on all"):
-        libdcp.save({"stage": torch.nn.Linear(2, 2, bias=False)}, path, step=2)
+    stage = {"stage": torch.nn.Linear(2, 2, bias=False)}
+    for _ in range(2):  # also when it was refused once
+        with pytest.raises(libdcp.MismatchError, match="'weight' is not the same on all"):
+            libdcp.save(stage, path, step=2)
 
 
 def test_ranks_that_differ(tmp_path):
     """Statistics are those of rank 0; other weights of one name are refused."""
     run_ranks(2, differ, tmp_path)
+
+
+class Decayed(torch.optim.Optimizer):
+    """Its rate has a name of its own, and an update without gradients is one, too."""
+
+    def __init__(self, params):
+        super().__init__(params, {"rate": 0.5})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    self.state[param].setdefault("sum", torch.zeros_like(param))
+                    param.data.mul_(group["rate"])
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, Decayed])
+def test_a_load_that_fails_changes_nothing(tmp_path, make):
+    """Who finds no step to load begins with an optimizer that is new."""
+    net = torch.nn.Linear(2, 2)
+    state = {"model": net, "optim": make(net.parameters())}
+    before = net.weight.detach().clone()
+    with pytest.raises(libdcp.NotFoundError):
+        libdcp.load(state, tmp_path)
+    libdcp.save({"model": torch.nn.Linear(3, 3), "x": 1}, tmp_path, step=1)
+    with pytest.raises(libdcp.Error):
+        libdcp.load(state, tmp_path)
+    assert not state["optim"].state and torch.equal(net.weight, before)

@@ -69,8 +69,8 @@ class Optimizer:
             return set()
         return {f"{SETTINGS}.{kind}.{w}" for w in lacked for kind in weights[w]}
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Refuse the settings of an optimizer that cannot be this one."""
+    def check(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Give the groups of settings; refuse those that cannot be of this optimizer."""
         saved, ours = self._saved(settings), self._held.groups
         if len(saved) != len(ours):
             raise MismatchError(
@@ -81,6 +81,7 @@ class Optimizer:
         if theirs and mine and theirs.isdisjoint(mine):
             raise MismatchError(f"'{self._name}' of the step trains other weights")
         list(_paired(ours, saved))
+        return saved
 
     @property
     def settings_name(self) -> str:
@@ -104,8 +105,7 @@ class Optimizer:
                 f"the step was trained with {kind}, and goes on with {self._type}: what "
                 "only one of them has is not loaded"
             )
-        self.check(settings)
-        for group, saved in _paired(self._held.groups, settings["param_groups"]):
+        for group, saved in _paired(self._held.groups, self.check(settings)):
             for name, value in saved.items():
                 if name not in ("params", "param_names"):
                     old = group.get(name)
@@ -142,15 +142,16 @@ class _Plain:
                     _refuse(key, optimizer, names)
                 self._names[param], short = names[id(param)]
                 self.by_short_name[short] = self._names[param]
-        if not is_save and any(param not in optimizer.state for param in self._names):
-            _make_state(key, optimizer)
         strange = [k for k in optimizer.state if k not in self._names]
         if strange:
             raise UnsupportedError(
                 f"'{key}' keeps something for no weight: {strange[0]!r}"
             )
         self._params = {name: param for param, name in self._names.items()}
-        self.state = {self._names[p]: v for p, v in optimizer.state.items()}
+        state = dict(optimizer.state)
+        if not is_save and any(param not in state for param in self._names):
+            state.update(_made_state(key, optimizer))
+        self.state = {self._names[p]: v for p, v in state.items()}
         self.groups = [
             {**group, "params": [self._names[p] for p in group["params"]]}
             for group in optimizer.param_groups
@@ -179,10 +180,12 @@ class _Plain:
     def drop(self, weight: str) -> None:
         """Keep nothing for it, as before its first update."""
         del self.state[weight]
-        del self._optimizer.state[self._params[weight]]
+        self._optimizer.state.pop(self._params[weight], None)
 
     def put(self) -> None:
         """Set what was loaded; tensors are in their places already."""
+        for weight, values in self.state.items():
+            self._optimizer.state[self._params[weight]] = values
         for group, ours in zip(self._optimizer.param_groups, self.groups):
             group.update((k, v) for k, v in ours.items() if k != "params")
             if group.get("capturable") or group.get("fused"):  # where counts lie
@@ -213,8 +216,9 @@ class _ByPyTorch:
         is_new = not optimizer.state
         with _apart(optimizer):
             self._dict = get_optimizer_state_dict(self._model, optimizer)
-        if is_new and is_save:
+        if is_new:  # it stays so, until there is something to load
             optimizer.state.clear()
+        if is_new and is_save:
             self._dict["state"] = {}
         self.state = {prefix + name: v for name, v in self._dict["state"].items()}
         self._is_dropped = False
@@ -241,7 +245,8 @@ class _ByPyTorch:
 
         for group, ours in zip(self._dict["param_groups"], self.groups):
             group.update((k, v) for k, v in ours.items() if k != "params")
-        set_optimizer_state_dict(self._model, self._optimizer, self._dict)
+        with _apart(self._optimizer):
+            set_optimizer_state_dict(self._model, self._optimizer, self._dict)
         if self._is_dropped:
             self._optimizer.state.clear()
 
@@ -318,10 +323,17 @@ def _apart(optimizer: Any) -> Iterator[None]:
                 getattr(optimizer, name).update(held)
 
 
-def _make_state(key: str, optimizer: Any) -> None:
-    """Let it make places for a load: the state of weights, by an update of nothing."""
+def _made_state(key: str, optimizer: Any) -> dict[Any, Any]:
+    """Places for a load, which it makes by an update of nothing: the state of those
+    weights that have none. The optimizer itself is as before.
+    """
     import torch
 
+    old = set(optimizer.state)
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    # Whatever it calls its rate, if that is not "lr": weights stay as they are.
+    has_rate = all("lr" in group for group in optimizer.param_groups)
+    weights = [] if has_rate else [p.detach().clone() for p in params]
     rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
     with _apart(optimizer):
         try:
@@ -330,8 +342,7 @@ def _make_state(key: str, optimizer: Any) -> None:
                     lr = group["lr"]
                     group["lr"] = torch.zeros_like(lr) if is_tensor(lr) else 0.0
                 for param in group["params"]:
-                    new = param not in optimizer.state
-                    param.grad = torch.zeros_like(param) if new else None
+                    param.grad = None if param in old else torch.zeros_like(param)
             optimizer.step(closure=None)
         except RuntimeError as why:
             raise UnsupportedError(
@@ -342,6 +353,11 @@ def _make_state(key: str, optimizer: Any) -> None:
             with_rate = [g for g in optimizer.param_groups if "lr" in g]
             for group, lr in zip(with_rate, rates):
                 group["lr"] = lr
+            for param, weight in zip(params, weights):
+                param.detach().copy_(weight)
+            new = [p for p in optimizer.state if p not in old]
+            made = {p: optimizer.state.pop(p) for p in new}
+    return made
 
 
 def _updates(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -203,3 +203,25 @@ def _timeout(group: Any) -> timedelta | None:
         if isinstance(found, timedelta):
             return found
     return None
+
+
+def on_first(ranks: Ranks, act: Callable[[], Any]) -> Any:
+    """Do it on rank 0 alone; what it comes to, or raises, is of all ranks."""
+    return on_all(ranks, lambda: act() if ranks.rank == 0 else None)[0]
+
+
+def on_all(ranks: Ranks, act: Callable[[], Any]) -> list[Any]:
+    """Do it on each rank; what it comes to there. What one raises is raised on all."""
+    told: Any = None
+    try:
+        told = act()
+        why = None
+    except Exception as error:
+        why = error
+    all_told = ranks.gather((why and f"{type(why).__name__}: {why}", told))
+    if why is not None:
+        raise why
+    for rank, (text, _) in enumerate(all_told):
+        if text:
+            raise CommError(f"rank {rank} failed: {text}", rank=rank)
+    return [told for _, told in all_told]

@@ -118,7 +118,7 @@ class State:
 
         places: get what is no tensor, in place of those that `fill` fills.
         """
-        places = places or self._places
+        places = self._places if places is None else places
         if isinstance(value, self._tensor) or is_array(value):
             self._add_leaf(name, value)
         elif isinstance(value, Mapping) and has_tensors(value):
@@ -266,8 +266,7 @@ class State:
             whole = box.size == box.shape and held.addresses[i] > 0
             if whole and name not in self.buffers:
                 n_bytes = held.locals[i].nbytes
-                self._marks[name] = digest_at(held.addresses[i], n_bytes)
-        self.columns.is_compared = True
+                self._marks.setdefault(name, digest_at(held.addresses[i], n_bytes))
 
     @property
     def values(self) -> tuple[dict[str, bytes], dict[str, bytes]]:

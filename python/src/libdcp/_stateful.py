@@ -13,6 +13,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any
 
 from ._array import is_array
+from ._errors import MismatchError
 from ._kinds import has_tensors, is_tensor
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Stateful:
         key, tree = self._key, f"{TREE}.{self._key}"
         if state.has_value(tree):
             tree = state.value_of(tree)
+            if not _is_tree(tree):
+                raise MismatchError(f"'{TREE}.{key}' of the step is something else")
             missing = [leaf for leaf in _leaves(tree) if not state.is_filled(leaf[1])]
             rest = state.read(missing)
             self._dict[key] = _made(tree, self._dict[key], state, rest)
@@ -97,6 +100,20 @@ def _tree_of(name: str, value: Any) -> Any:
             kept = all(type(k) in (str, int) and item for k, item in pairs)
             return {kind: pairs} if kept else None
     return None
+
+
+def _is_tree(value: Any) -> bool:
+    """Whether it is one, and no value that somebody has called so."""
+    if type(value) is not dict or len(value) != 1:
+        return False
+    ((kind, held),) = value.items()
+    if kind in _LISTS:
+        return type(held) is list and all(map(_is_tree, held))
+    if kind in _DICTS:
+        return type(held) is list and all(
+            type(pair) is list and len(pair) == 2 and _is_tree(pair[1]) for pair in held
+        )
+    return kind in ("tensor", "array", "value") and type(held) is str
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:

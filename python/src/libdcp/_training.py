@@ -16,8 +16,7 @@ from . import _abi
 from ._act import Act
 from ._array import no_grad
 from ._checkpoint import Checkpoint
-from ._errors import CommError
-from ._ranks import Ranks
+from ._ranks import Ranks, on_all, on_first
 from ._saver import (
     Handle,
     SaveResult,
@@ -67,8 +66,9 @@ def agreed(make: Callable[[], State], ranks: Ranks) -> State:
     """What all ranks hold; what is wrong on one of them is raised on all."""
     import hashlib  # which brings libraries with it
 
-    made, why, digest, values = None, None, b"", b""
-    try:
+    states: list[State] = []  # this rank's, when it is made
+
+    def tell() -> tuple[bytes, bytes, bool, bool]:
         with no_grad():
             made = make()
         made.check_names()
@@ -77,29 +77,18 @@ def agreed(make: Callable[[], State], ranks: Ranks) -> State:
             made.mark_replicas()
         # Version 0 of marshal: equal values have equal bytes.
         values = hashlib.sha256(marshal.dumps(made.values, 0)).digest()
-    except Exception as error:
-        why = error
-    flags = made is not None and made.is_away, made is not None and made.looks
-    told = _all_of(ranks, why, digest, values, *flags)
-    assert made is not None
-    alike = all(theirs == digest for theirs, *_ in told)
-    made.is_away = any(theirs for _, _, theirs, _ in told)
-    made.looks = any(theirs for *_, theirs in told)
-    made.unite(None if alike else ranks.gather(made.facts))
-    if any(theirs != values for _, theirs, *_ in told):
+        states.append(made)
+        return digest, values, made.is_away, made.looks
+
+    digests, values, away, looks = zip(*on_all(ranks, tell))
+    (made,) = states
+    columns = made.columns
+    made.is_away, made.looks = any(away), any(looks)
+    made.unite(None if len(set(digests)) == 1 else ranks.gather(made.facts))
+    if len(set(values)) > 1:
         made.keep_by_rank(ranks)
+    columns.is_compared = columns.is_compared or made.is_save
     return made
-
-
-def _all_of(ranks: Ranks, why: Exception | None, *facts: Any) -> list[Any]:
-    """What each rank tells; what is wrong on one of them is raised on all."""
-    told = ranks.gather((why and f"{type(why).__name__}: {why}", *facts))
-    if why is not None:
-        raise why
-    for rank, (failed, *_) in enumerate(told):
-        if failed:
-            raise CommError(f"rank {rank} failed: {failed}", rank=rank)
-    return [theirs for _, *theirs in told]
 
 
 def _look(
@@ -114,23 +103,20 @@ def _look(
     """
     if not made.looks:
         return
-    names, why = ranks.gather(made.value_names), None
-    lacked: set[str] = set()
-    if ranks.rank == 0:
-        found = None
-        # What is wrong with all of it is said by the load, on all ranks.
-        with contextlib.suppress(Exception):
+    names = {name for theirs in ranks.gather(made.value_names) for name in theirs}
+
+    def look() -> set[str]:
+        try:
             found = Checkpoint(path, step=step)
-        if found is not None:
-            try:
-                lacked = made.lacked_by(found)
-                made.check(found, {name for theirs in names for name in theirs}, trust)
-                made.remark_on(found)
-            except Exception as error:
-                why = error
-            finally:
-                found.close()
-    made.leave_out(_all_of(ranks, why, lacked)[0][0])
+        except Exception:  # which the load finds, too, and says on all ranks
+            return set()
+        with found:
+            lacked = made.lacked_by(found)
+            made.check(found, names, trust)
+            made.remark_on(found)
+        return lacked
+
+    made.leave_out(on_first(ranks, look))
 
 
 @in_turn
@@ -329,18 +315,16 @@ def load(
         objects = _objects(loaded)
     finally:
         _abi.lib.dcp_flat_loaded_free(loaded)
-    others, why = set(), None
-    try:
-        others = made.fill(
+
+    def fill() -> set[str]:
+        return made.fill(
             objects,
             result.world_size,
             trust_pickles,
             lambda: Checkpoint(path, step=result.step, verify=verify),
         )
-    except Exception as error:
-        why = error
-    if why is not None or made.looks:
-        _all_of(ranks, why)
+
+    others = on_all(ranks, fill)[ranks.rank] if made.looks else fill()
     if others:
         names = ", ".join(f"'{name}'" for name in sorted(others))
         made.remarks.append(

@@ -101,17 +101,12 @@ def unpickled(name: str, data: bytes, trust: bool) -> Any:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Makes containers, numbers, times and arrays of NumPy, and runs nothing else."""
+    """Makes containers, numbers and times, and runs nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Give a class, if it is one of those."""
-        module = module.replace("numpy._core", "numpy.core")
         if name not in _PLAIN.get(module, ()):
             raise pickle.UnpicklingError(f"{module}.{name} is in it")
-        if name == "scalar":
-            return _scalar
-        if name == "_reconstruct":
-            return _array
         return super().find_class(module, name)
 
 
@@ -136,22 +131,4 @@ _PLAIN = {
     "fractions": ("Fraction",),
     "uuid": ("UUID",),
     "pathlib": ("PosixPath", "PurePosixPath"),
-    "numpy": ("dtype", "ndarray"),
-    "numpy.core.multiarray": ("_reconstruct", "scalar"),
 }
-
-
-def _scalar(dtype: Any, data: bytes) -> Any:
-    import numpy
-
-    if dtype.hasobject:
-        raise pickle.UnpicklingError("an object of NumPy is in it")
-    return numpy.frombuffer(data, dtype)[0]
-
-
-def _array(kind: Any, _shape: Any, _code: Any) -> Any:
-    import numpy
-
-    if kind is not numpy.ndarray:
-        raise pickle.UnpicklingError("an array of NumPy of some other class is in it")
-    return numpy.ndarray(0, "b")

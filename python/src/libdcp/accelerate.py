@@ -18,9 +18,9 @@ from accelerate.utils import DistributedType
 from ._act import Act
 from ._checkpoint import open_checkpoint
 from ._errors import Error, NotFoundError, UnsupportedError, UsageError
-from ._folder import hidden, move_into, on_all, on_first, published, removed
+from ._folder import hidden, move_into, published, removed
 from ._random import random_states, set_states_of
-from ._ranks import Ranks
+from ._ranks import Ranks, on_all, on_first
 from ._training import load, save
 from ._values import lists
 

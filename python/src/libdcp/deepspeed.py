@@ -21,8 +21,8 @@ from ._act import Act
 from ._acts import reshard
 from ._checkpoint import open_checkpoint
 from ._errors import CorruptError, NotFoundError, UnsupportedError
-from ._folder import hidden, on_first, published, write_file
-from ._ranks import Ranks
+from ._folder import hidden, published, write_file
+from ._ranks import Ranks, on_first
 from ._tree import load_tree, save_tree
 
 __all__ = ["CheckpointEngine", "install", "unpack"]

@@ -27,8 +27,8 @@ from ._act import Act
 from ._array import lies_dense, written
 from ._checkpoint import Checkpoint, open_checkpoint
 from ._entries import Box, Entries
-from ._errors import CommError, MismatchError, UnsupportedError, UsageError
-from ._ranks import ALONE, Ranks
+from ._errors import MismatchError, UnsupportedError, UsageError
+from ._ranks import ALONE, Ranks, on_all
 from ._state import MOMENTS, Pickle, State, is_json
 from ._tensor import torch_dtype
 from ._training import agreed, save, write
@@ -266,28 +266,24 @@ def _gather_scattered(
 
     A ShardedTensor may deal its chunks to ranks in any order. Few do.
     """
-    items, mine, why = _tensors_of(plan), {}, None
+    items = _tensors_of(plan)
     scattered = (name for name, parts in items.items() if not _fills_box(parts))
     names = {name for theirs in ranks.gather(set(scattered)) for name in theirs}
     if not names:
         return {}
-    try:
-        for name in names.intersection(items):
-            mine[name] = [
+
+    def mine() -> dict[str, list[Any]]:
+        return {
+            name: [
                 (item.tensor_data, planner.resolve_data(item).detach().cpu())
                 for item in items[name]
             ]
-    except Exception as error:
-        why = error
-    told = ranks.gather((why and f"{type(why).__name__}: {why}", mine))
-    if why is not None:
-        raise why
-    for rank, (failed, _) in enumerate(told):
-        if failed:
-            raise CommError(f"rank {rank} failed: {failed}", rank=rank)
+            for name in names.intersection(items)
+        }
+
+    told = on_all(ranks, mine)
     return {
-        name: [pair for _, theirs in told for pair in theirs.get(name, ())]
-        for name in names
+        name: [pair for theirs in told for pair in theirs.get(name, ())] for name in names
     }
 
 

@@ -19,9 +19,9 @@ from transformers import PreTrainedModel, trainer_callback, trainer_utils
 from ._act import Act
 from ._checkpoint import open_checkpoint
 from ._errors import CorruptError, UnsupportedError
-from ._folder import on_first, published
+from ._folder import published
 from ._random import random_states, set_states_of
-from ._ranks import Ranks
+from ._ranks import Ranks, on_first
 from ._training import load, save
 from ._values import SETTINGS
 
