@@ -41,6 +41,17 @@ int64_t dcp_optim_updates(double step)
     return step >= 0 && step < 9e15 ? (int64_t)step : -1;
 }
 
+void dcp_optim_count(struct dcp_optim_counts *counts, int64_t updates)
+{
+    if (updates < 0)
+        return;
+    if (!counts->any || updates < counts->least)
+        counts->least = updates;
+    if (!counts->any || updates > counts->most)
+        counts->most = updates;
+    counts->any = true;
+}
+
 /* -- groups -------------------------------------------------------------------------- */
 
 /* Numbers become the params of weights. */
@@ -102,15 +113,26 @@ const char *dcp_optim_type(const json_t *groups)
     return json_is_true(decoupled) ? "AdamW" : "Adam";
 }
 
-int dcp_optim_add(struct dcp_catalog *catalog, const char *type, int64_t updates,
-                  json_t *groups, struct dcp_error *err)
+/* Appended to `optimizer`; false: out of memory. */
+static bool add_counts(json_t *optimizer, struct dcp_optim_counts counts)
+{
+    json_int_t least = (json_int_t)counts.least, most = (json_int_t)counts.most;
+
+    if (!counts.any)
+        return true;
+    return least == most ? !json_object_set_new(optimizer, "step", json_integer(most))
+                         : !json_object_set_new(optimizer, "steps",
+                                                json_pack("[I, I]", least, most));
+}
+
+int dcp_optim_add(struct dcp_catalog *catalog, const char *type,
+                  struct dcp_optim_counts counts, json_t *groups, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *optimizer = json_object();
 
     if (!optimizer ||
         (type && json_object_set_new(optimizer, "type", json_string(type))) ||
-        (updates >= 0 &&
-         json_object_set_new(optimizer, "step", json_integer((json_int_t)updates))) ||
+        !add_counts(optimizer, counts) ||
         (groups && json_object_set(optimizer, "param_groups", groups)))
         return dcp_error_memory(err, "an optimizer");
     return dcp_training_add(catalog, DCP_TRAINING_OPTIMIZER, json_incref(optimizer), err);

@@ -22,15 +22,24 @@ bool dcp_optim_number(enum dcp_dtype dtype, const unsigned char data[8], double 
 /* Updates that a step tells: -1 when it can be none. */
 int64_t dcp_optim_updates(double step);
 
+/* Of all weights; {0}: none has told. */
+struct dcp_optim_counts {
+    bool any;
+    int64_t least, most;
+};
+
+/* Takes the updates of one more weight; -1: unknown. */
+void dcp_optim_count(struct dcp_optim_counts *counts, int64_t updates);
+
 /* param_groups in the words of training.h, named where `ids` knows the weights, and
  * whether every parameter has a name. NULL: out of memory. */
 json_t *dcp_optim_groups_of(const struct dcp_catalog *catalog, const json_t *groups,
                             const struct dcp_optim_ids *ids, bool *out_named);
 /* "AdamW" or "Adam" when the groups tell, else NULL. Static. */
 const char *dcp_optim_type(const json_t *groups);
-/* Adds the object. NULL and -1: unknown, and left out; groups are borrowed, in the words
- * of training.h. Errors: MEMORY. */
-int dcp_optim_add(struct dcp_catalog *catalog, const char *type, int64_t updates,
-                  json_t *groups, struct dcp_error *err);
+/* Adds the object. NULL and counts of none: unknown, and left out; groups are borrowed,
+ * in the words of training.h. Errors: MEMORY. */
+int dcp_optim_add(struct dcp_catalog *catalog, const char *type,
+                  struct dcp_optim_counts counts, json_t *groups, struct dcp_error *err);
 
 #endif

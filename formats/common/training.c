@@ -38,11 +38,40 @@ int64_t dcp_training_step(const json_t *value)
                : -1;
 }
 
+int64_t dcp_training_most_updates(const json_t *optimizer)
+{
+    int64_t all = dcp_training_step(json_object_get(optimizer, "step"));
+
+    return all >= 0 ? all
+                    : dcp_training_step(
+                          json_array_get(json_object_get(optimizer, "steps"), 1));
+}
+
+int dcp_training_one_count(const struct dcp_catalog *catalog, const char *what,
+                           struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *optimizer = NULL;
+
+    DCP_TRY(dcp_training_read(catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err));
+    if (!json_is_array(json_object_get(optimizer, "steps")))
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_MISMATCH,
+                  "%s cannot hold: weights that were updated some more often than others",
+                  what);
+    dcp_error_hint(err, "--only model leaves out what training goes on from");
+    return DCP_E_MISMATCH;
+}
+
 int dcp_training_updates(const struct dcp_catalog *catalog, int64_t *out,
                          struct dcp_error *err)
 {
+    DCP_CLEANUP_JSON json_t *optimizer = NULL;
     struct dcp_training t;
 
+    DCP_TRY(dcp_training_read(catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err));
+    *out = dcp_training_most_updates(optimizer);
+    if (*out >= 0)
+        return DCP_OK;
     DCP_TRY(dcp_training_parse(catalog, &t, err));
     *out = t.updates;
     if (t.updates == DCP_TRAINING_UNKNOWN)

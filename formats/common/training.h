@@ -20,10 +20,16 @@ int dcp_training_add(struct dcp_catalog *catalog, const char *name, json_t *valu
 
 /* The step of training that a value says: an integer from 0 on, else -1: none. */
 int64_t dcp_training_step(const json_t *value);
-/* Updates the optimizer has made: from `optimizer`, else from `trainer`, else the
- * catalog's step, else 0. Errors: CORRUPT, MEMORY. */
+/* Updates the optimizer has made, the most of any weight: from `optimizer`, else from
+ * `trainer`, else the catalog's step, else 0. Errors: CORRUPT, MEMORY. */
 int dcp_training_updates(const struct dcp_catalog *catalog, int64_t *out,
                          struct dcp_error *err);
+/* The most that `optimizer` says of any weight; -1: nothing. */
+int64_t dcp_training_most_updates(const json_t *optimizer);
+/* Refuses, for a file that has one count for all, weights that were updated some more
+ * often than others. Errors: MISMATCH, CORRUPT, MEMORY. */
+int dcp_training_one_count(const struct dcp_catalog *catalog, const char *what,
+                           struct dcp_error *err);
 /* The groups of parameters, as in `optimizer`; an array to be freed with json_decref.
  * Of several optimizers, "optimizer.KEY" each, all groups, one optimizer after another.
  * When there is no such object they are made from the tensors' group numbers, with the

@@ -243,10 +243,15 @@ static const char *type_of(const struct dcp_ds_reader *reader)
 
 static int add_optimizer(struct dcp_ds_reader *reader, struct dcp_error *err)
 {
-    return reader->param_groups
-               ? dcp_optim_add(reader->catalog, type_of(reader), reader->updates,
-                               reader->param_groups, err)
-               : DCP_OK;
+    struct dcp_optim_counts updates = reader->counts;
+
+    if (updates.least == updates.most) { /* what the file says beside them is more */
+        updates = (struct dcp_optim_counts){ 0 };
+        dcp_optim_count(&updates, reader->updates);
+    }
+    return reader->param_groups ? dcp_optim_add(reader->catalog, type_of(reader), updates,
+                                                reader->param_groups, err)
+                                : DCP_OK;
 }
 
 static int add_scheduler(struct dcp_ds_reader *reader, struct dcp_error *err)

@@ -477,8 +477,8 @@ static int finish(struct shards *s, struct dcp_error *err)
         int64_t step = known ? (int64_t)s->steps[g] : last;
         differ = differ || (g && step != last);
         last = step;
-        if (known && step > reader->updates)
-            reader->updates = step;
+        if (known)
+            dcp_ds_see_updates(reader, step);
         size_t at = (size_t)reader->groups[g].param_group;
         if (at >= json_array_size(steps))
             failed |= json_array_append_new(steps, json_integer((json_int_t)step));

@@ -206,8 +206,7 @@ static int take_entry(struct plain *p, size_t number, const char *key,
             step = (double)integer;
         else
             rc = dcp_ds_scalar(&p->file->torch, value, &found, &dtype, &step, err);
-        if (dcp_optim_updates(step) > p->reader->updates)
-            p->reader->updates = dcp_optim_updates(step);
+        dcp_ds_see_updates(p->reader, dcp_optim_updates(step));
         if (!rc && step >= 0 &&
             json_object_set_new(p->reader->note, "step",
                                 json_string(found ? dcp_dtype_torch_name(dtype) : "int")))

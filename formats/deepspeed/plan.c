@@ -39,13 +39,8 @@ static int read_objects(struct dcp_ds_writer *w, struct dcp_error *err)
     }
     if (!rc)
         rc = dcp_training_read(w->catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
-    if (!rc && json_is_array(json_object_get(optimizer, "steps"))) {
-        dcp_error_set(err, DCP_E_MISMATCH,
-                      "a DeepSpeed checkpoint cannot hold: weights that were updated "
-                      "some more often than others");
-        dcp_error_hint(err, "--only model leaves out what DeepSpeed needs to train on");
-        return DCP_E_MISMATCH;
-    }
+    if (!rc && !json_object_get(w->note, "steps")) /* which says whose they are */
+        rc = dcp_training_one_count(w->catalog, "a DeepSpeed checkpoint", err);
     if (json_object_get(optimizer, "param_groups") || json_object_get(optimizer, "step"))
         dcp_catalog_mark_stored(w->catalog, DCP_TRAINING_OPTIMIZER);
     return rc ? rc : dcp_ds_others(w->catalog, &w->others, err);

@@ -19,6 +19,7 @@
 
 #include "cut.h"
 #include "folder.h"
+#include "formats/common/optim.h"
 #include "formats/torch/torch.h"
 #include <jansson.h>
 
@@ -48,7 +49,9 @@ struct dcp_ds_reader {
     json_t *param_groups; /* of the optimizer, with names; NULL: unknown */
     json_t *loss_scaler;  /* canonical; NULL: unknown */
     json_t *scheduler;    /* the state dict; NULL: none */
-    int64_t global_steps, global_samples, skipped_steps, updates; /* -1: unknown */
+    int64_t global_steps, global_samples, skipped_steps; /* -1: unknown */
+    int64_t updates;                /* the most that is said; -1: nothing is */
+    struct dcp_optim_counts counts; /* of weights or groups, each */
 };
 /* Everything but source, catalog and folder is made here. Errors: MEMORY. */
 int dcp_ds_reader_init(struct dcp_ds_reader *reader, const struct dcp_source *source,
@@ -118,6 +121,8 @@ int dcp_ds_read_ranks(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
 int dcp_ds_check_tag(const struct dcp_ds_reader *reader, struct dcp_error *err);
 /* Reads every rank's optimizer file. */
 int dcp_ds_read_optim(struct dcp_ds_reader *reader, struct dcp_error *err);
+/* Takes the updates of a weight or a group; -1: unknown. */
+void dcp_ds_see_updates(struct dcp_ds_reader *reader, int64_t updates);
 /* Without ZeRO: the optimizer that the model's file holds whole. */
 int dcp_ds_read_plain(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                       const struct dcp_pickle_node *optimizer, struct dcp_error *err);

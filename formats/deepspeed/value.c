@@ -211,6 +211,13 @@ int dcp_ds_json_rest(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
 
 /* -- the reader ---------------------------------------------------------------------- */
 
+void dcp_ds_see_updates(struct dcp_ds_reader *reader, int64_t updates)
+{
+    dcp_optim_count(&reader->counts, updates);
+    if (updates > reader->updates)
+        reader->updates = updates;
+}
+
 int dcp_ds_reader_init(struct dcp_ds_reader *reader, const struct dcp_source *source,
                        struct dcp_catalog *catalog, struct dcp_error *err)
 {

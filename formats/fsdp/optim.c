@@ -18,9 +18,9 @@ struct optim {
     struct dcp_fsdp_reader *r;
     struct dcp_torch_file *file;
     int file_index, rank;
-    json_t *groups;  /* param_groups of the first rank, or NULL */
-    json_t *steps;   /* that are numbers, by the names they have as objects */
-    int64_t updates; /* the most that a parameter has seen; -1: unknown */
+    json_t *groups; /* param_groups of the first rank, or NULL */
+    json_t *steps;  /* that are numbers, by the names they have as objects */
+    struct dcp_optim_counts updates;
     struct dcp_error *err;
 };
 
@@ -215,8 +215,8 @@ static int see_step(struct optim *o, const struct dcp_torch_view *view)
     bool found;
 
     DCP_TRY(dcp_torch_number(o->file, view, &found, &number, o->err));
-    if (found && dcp_optim_updates(number) > o->updates)
-        o->updates = dcp_optim_updates(number);
+    if (found)
+        dcp_optim_count(&o->updates, dcp_optim_updates(number));
     return DCP_OK;
 }
 
@@ -241,7 +241,7 @@ static int take_step(struct optim *o, const struct owner *owner, int64_t step)
 {
     char *name = make_name(o, owner, "step", false);
 
-    o->updates = step > o->updates ? step : o->updates;
+    dcp_optim_count(&o->updates, step);
     if (!o->steps)
         o->steps = json_object();
     return name && !json_object_set_new(o->steps, name, json_integer((json_int_t)step))
@@ -302,12 +302,8 @@ static int add_steps(struct optim *o)
 {
     const char *name;
     json_t *step;
-    bool differ = false;
+    bool differ = o->updates.least != o->updates.most;
 
-    json_object_foreach(o->steps, name, step)
-    {
-        differ = differ || json_integer_value(step) != o->updates;
-    }
     json_object_foreach(o->steps, name, step)
     {
         if (differ && dcp_catalog_find_object(o->r->catalog, name) < 0)
@@ -368,7 +364,7 @@ static int end(struct optim *o, int rc)
 int dcp_fsdp_index_optim(struct dcp_fsdp_reader *r, size_t n_weights,
                          struct dcp_error *err)
 {
-    struct optim o = { .r = r, .updates = -1, .err = err };
+    struct optim o = { .r = r, .err = err };
     int rc = DCP_OK;
 
     for (; o.rank < r->folder.world_size && !rc && r->folder.has[DCP_FSDP_OPTIM];
@@ -386,7 +382,7 @@ int dcp_fsdp_index_whole_optim(struct dcp_fsdp_reader *r, const char *name,
                                size_t n_weights, struct dcp_error *err)
 {
     DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
-    struct optim o = { .r = r, .file = &file, .updates = -1, .err = err };
+    struct optim o = { .r = r, .file = &file, .err = err };
 
     int rc = dcp_fsdp_open_name(r, name, 0, &file, &o.file_index, err);
     return end(&o, rc ? rc : index_rank(&o, n_weights));

@@ -155,7 +155,7 @@ static int find_step(struct dcp_catalog *catalog, struct dcp_error *err)
     DCP_CLEANUP_JSON json_t *optimizer = NULL;
     int rc = dcp_training_read(catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
 
-    catalog->step = dcp_training_step(json_object_get(optimizer, "step"));
+    catalog->step = dcp_training_most_updates(optimizer);
     return rc;
 }
 

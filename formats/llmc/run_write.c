@@ -242,6 +242,8 @@ int dcp_llmc_run_assign(struct dcp_target *target, struct dcp_error *err)
                       ? catalog->world_size
                       : 1;
     if (!rc)
+        rc = dcp_training_one_count(catalog, WHAT, err);
+    if (!rc)
         rc = dcp_training_updates(catalog, &w.step, err);
     if (!rc && (w.step < 0 || w.step > 99999999))
         rc = dcp_error_set(err, DCP_E_MISMATCH,

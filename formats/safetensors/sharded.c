@@ -11,6 +11,7 @@
 #include "formats/common/training.h"
 #include "parts.h"
 #include "safetensors.h"
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +32,8 @@ struct map {
     size_t n_files, cap_files;
 };
 
-/* Takes from a shard what the map gives to it. */
+/* Takes from a shard what the map gives to it, or to none: who loads the shard would have
+ * that, too. */
 struct shard {
     const struct map *map;
     const char *file;
@@ -46,9 +48,9 @@ static const char *take_mapped(void *self, const struct dcp_tensor *tensor)
 
     if (tensor->tied_to)
         return tensor->name; /* the map knows the other name */
-    if (file != shard->number)
+    if (file >= 0 && file != shard->number)
         return NULL;
-    shard->n_taken++;
+    shard->n_taken += file >= 0;
     return tensor->name;
 }
 
@@ -143,6 +145,53 @@ static int missing(const struct map *map, const struct dcp_catalog *catalog,
     return walk.rc;
 }
 
+/* What "model-00002-of-00003.safetensors" has in common with the others of its set: how
+ * many bytes before the number; *out_rest is what follows it. 0: it is of no set. */
+static size_t set_of(const char *name, const char **out_rest)
+{
+    const char *of = strstr(name, "-of-"), *at = of;
+
+    while (at && at > name && isdigit((unsigned char)at[-1]))
+        at--;
+    *out_rest = of;
+    return at && at < of ? (size_t)(at - name) : 0;
+}
+
+/* A shard of the same set that the index does not name: of another save, or the index is.
+ */
+static int check_left_out(const struct map *map, const char *name, struct dcp_error *err)
+{
+    const char *rest, *other_rest;
+    size_t n = set_of(name, &rest);
+
+    if (!n || dcp_map_find(&map->files, name, strlen(name)) >= 0)
+        return DCP_OK;
+    for (size_t i = 0; i < map->n_files; i++) {
+        if (set_of(map->names[i], &other_rest) != n || strcmp(rest, other_rest) != 0 ||
+            strncmp(name, map->names[i], n) != 0)
+            continue;
+        dcp_error_set(err, DCP_E_CORRUPT, "'%s' does not name '%s', which is beside it",
+                      map->shown, DCP_SHOWN(name));
+        dcp_error_hint(err, "remove the one that is of an older save");
+        return DCP_E_CORRUPT;
+    }
+    return DCP_OK;
+}
+
+static int check_set(const struct map *map, const struct dcp_source *source,
+                     struct dcp_error *err)
+{
+    struct dcp_store_entry *entries = NULL;
+    size_t n = 0;
+    int rc =
+        source->store->ops->list(source->store->self, source->name, &entries, &n, err);
+
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = check_left_out(map, entries[i].name, err);
+    dcp_store_list_free(entries, n);
+    return rc;
+}
+
 static int index_shard(const struct dcp_source *source, struct shard *shard,
                        int (*index_file)(const struct dcp_source *source,
                                          const char *name, struct dcp_catalog *catalog,
@@ -191,6 +240,8 @@ int dcp_sharded_index(const struct dcp_source *source, const char *index_name,
     }
     if (!rc && shard.n_taken != map.tensors.n)
         rc = missing(&map, catalog, err);
+    if (!rc)
+        rc = check_set(&map, source, err);
     free_map(&map);
     return rc;
 }

@@ -246,6 +246,8 @@ static int add_steps(struct dcp_out *out, struct dcp_error *err)
             rc = add_step_item(out, updates, &key.item, err);
         } else if (!rc) {
             if (!shared++)
+                rc = dcp_training_one_count(catalog, "a state of PyTorch's", err);
+            if (!rc && shared == 1)
                 rc = dcp_training_updates(catalog, &updates, err);
             if (!rc && shared == 1)
                 rc = add_step_item(out, updates, &item, err);

@@ -63,14 +63,14 @@ static bool is_step(const struct dcp_torch_dist_reader *r, const char *name)
     return rest && dcp_str_starts(rest, "state.") && dcp_str_ends(rest, ".step");
 }
 
-/* All parameters make the same updates; one of the tiny tensors, or numbers of older
- * versions, tells how many. *out: -1 when there is none. */
-static int read_step(struct dcp_torch_dist_reader *r, int64_t *out, struct dcp_error *err)
+/* The updates of each parameter: tiny tensors, or numbers of older versions. */
+static int read_steps(struct dcp_torch_dist_reader *r, struct dcp_optim_counts *out,
+                      struct dcp_error *err)
 {
     for (size_t e = 0; e < r->n_entries; e++)
-        if (is_step(r, r->entries[e].name) && json_is_number(r->entries[e].value) &&
-            (*out = dcp_optim_updates(json_number_value(r->entries[e].value))) >= 0)
-            return DCP_OK;
+        if (is_step(r, r->entries[e].name) && json_is_number(r->entries[e].value))
+            dcp_optim_count(out,
+                            dcp_optim_updates(json_number_value(r->entries[e].value)));
     for (size_t t = 0; t < r->meta.n_tensors; t++) {
         const struct dcp_torch_dist_tensor *tensor = &r->meta.tensors[t];
         const struct dcp_torch_dist_part *part = &r->meta.parts[tensor->first_part];
@@ -80,10 +80,9 @@ static int read_step(struct dcp_torch_dist_reader *r, int64_t *out, struct dcp_e
         if (!is_step(r, tensor->name) || tensor->ndim || !tensor->n_parts ||
             part->file < 0)
             continue;
-        int rc = dcp_torch_dist_items_read(&r->items, part, data, n, err);
-        if (!rc && dcp_optim_number(tensor->dtype, data, &number))
-            *out = dcp_optim_updates(number);
-        return rc;
+        DCP_TRY(dcp_torch_dist_items_read(&r->items, part, data, n, err));
+        if (dcp_optim_number(tensor->dtype, data, &number))
+            dcp_optim_count(out, dcp_optim_updates(number));
     }
     return DCP_OK;
 }
@@ -93,7 +92,7 @@ static int take_optimizer(struct dcp_torch_dist_reader *r, struct dcp_error *err
 {
     DCP_CLEANUP_JSON json_t *groups = NULL;
     json_t *kept = json_object_get(r->meta.ours, DCP_TRAINING_OPTIMIZER);
-    int64_t step = -1;
+    struct dcp_optim_counts updates = { 0 };
 
     if (!r->has_optim && !kept)
         return DCP_OK;
@@ -101,11 +100,12 @@ static int take_optimizer(struct dcp_torch_dist_reader *r, struct dcp_error *err
         dcp_optim_groups(&r->keys, r->catalog, r->entries, r->n_entries, &groups, err));
     if (groups)
         DCP_TRY(dcp_optim_mark(r->catalog, groups, err));
-    DCP_TRY(read_step(r, &step, err));
-    if (!groups && step < 0 && !kept)
-        return DCP_OK;
-    if (!kept)
-        return dcp_optim_add(r->catalog, dcp_optim_type(groups), step, groups, err);
+    if (!kept) {
+        DCP_TRY(read_steps(r, &updates, err));
+        return groups || updates.any ? dcp_optim_add(r->catalog, dcp_optim_type(groups),
+                                                     updates, groups, err)
+                                     : DCP_OK;
+    }
     DCP_CLEANUP_JSON json_t *optimizer = json_deep_copy(kept);
     if (!optimizer || (groups && json_object_set(optimizer, "param_groups", groups)))
         return no_memory(err);

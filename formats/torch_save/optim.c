@@ -22,7 +22,7 @@ struct optim {
     json_t *groups, *states; /* states: pairs, or a dict by names */
     size_t n;                /* numbers */
     struct dcp_optim_ids ids;
-    int64_t updates; /* the most that a parameter has seen; -1: unknown */
+    struct dcp_optim_counts updates;
 };
 
 static int tensor_of(const struct finder *f, const json_t *value)
@@ -64,7 +64,7 @@ static void see_step(struct finder *f, const json_t *state, struct optim *o)
                       : json_is_integer(step) ? json_integer_value(step)
                                               : -1;
 
-    o->updates = updates > o->updates ? updates : o->updates;
+    dcp_optim_count(&o->updates, updates);
 }
 
 /* -- numbers ------------------------------------------------------------------------- */
@@ -168,7 +168,7 @@ static int add_object(const struct finder *f, const struct optim *o)
 
 static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
 {
-    struct optim o = { .groups = groups, .updates = -1 };
+    struct optim o = { .groups = groups };
     const char *key;
     json_t *state;
     int rc = DCP_OK;

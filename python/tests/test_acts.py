@@ -291,6 +291,7 @@ def test_a_tensor_without_data_beside_others(tmp_path):
         assert ckpt["x"].torch().sum() == ckpt["x"][1:].torch().sum() + 1 == 4
         with pytest.raises(libdcp.UnsupportedError):
             ckpt["none"].torch()
+        ckpt.verify()  # it is what was saved
 
 
 def test_overflows_to_bf16(tmp_path):

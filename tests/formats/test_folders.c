@@ -187,7 +187,41 @@ static void test_shards(void **state)
         if (rc != cases[i].rc || !strstr(f.err.message, cases[i].words))
             fail_msg("%s: %d %s", cases[i].map, rc, f.err.message);
         if (i == 0)
-            assert_names(f.catalog, NAMES("a", "b"));
+            assert_names(f.catalog, NAMES("a", "extra", "b", "a2"));
+        folder_fini(&f);
+    }
+}
+
+/* A shard of the set that the index does not name is no other save's: it is refused. */
+static void test_shards_left_out(void **state)
+{
+    static const struct {
+        const char *file;
+        int rc;
+    } cases[] = {
+        { "m-00003-of-00003.x", DCP_E_CORRUPT },
+        { "m-00001-of-00002.x", 0 },
+        { "n-00003-of-00003.x", 0 },
+        { "m-00003-of-00003.y", 0 },
+        { "m-a-of-00003.x", 0 },
+        { "m.x", 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
+        struct folder f;
+        folder_init(&f);
+        put_weights(&f.store, "m-00001-of-00003.x", NAMES("a", "b"));
+        put_weights(&f.store, "m-00002-of-00003.x", NAMES("c", "d"));
+        put_weights(&f.store, cases[i].file, NAMES("e", "f"));
+        put_text(&f.store, "model.safetensors.index.json",
+                 "{\"weight_map\":{\"a\":\"m-00001-of-00003.x\","
+                 "\"c\":\"m-00002-of-00003.x\"}}");
+        assert_int_equal(folder_index(&f, "safetensors-sharded"), cases[i].rc);
+        if (cases[i].rc)
+            assert_non_null(strstr(f.err.message, cases[i].file));
+        else
+            assert_names(f.catalog, NAMES("a", "b", "c", "d"));
         folder_fini(&f);
     }
 }
@@ -373,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_safetensors_folder),
         cmocka_unit_test(test_metadata),
         cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_shards_left_out),
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_mismatch),

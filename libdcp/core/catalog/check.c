@@ -216,6 +216,8 @@ int dcp_regions_check(const struct dcp_tensor *tensor, const struct dcp_region *
 
 int dcp_catalog_check(const struct dcp_catalog *catalog, struct dcp_error *err)
 {
+    const struct dcp_tensor *meta = NULL;
+
     for (size_t t = 0; t < catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         const struct dcp_piece *pieces =
@@ -223,9 +225,10 @@ int dcp_catalog_check(const struct dcp_catalog *catalog, struct dcp_error *err)
         if (tensor->quantized) /* that its blocks lie in the file is all that is known */
             continue;
         if (tensor->is_meta && tensor->n_elems)
-            return complain_meta(tensor, err);
-        DCP_TRY(dcp_regions_check(tensor, pieces ? &pieces->region : NULL, sizeof *pieces,
-                                  tensor->n_pieces, err));
+            meta = meta ? meta : tensor;
+        else
+            DCP_TRY(dcp_regions_check(tensor, pieces ? &pieces->region : NULL,
+                                      sizeof *pieces, tensor->n_pieces, err));
     }
-    return DCP_OK;
+    return meta ? complain_meta(meta, err) : DCP_OK;
 }

@@ -360,6 +360,11 @@ int dcp_training_check(const struct dcp_training *training, struct dcp_error *er
             return dcp_error_set(err, DCP_E_CORRUPT, "%s: '%s' is %lld", names[m->part],
                                  m->key, (long long)integer);
     }
+    if (training->kept &&
+        json_is_array(json_object_get(training->kept->parts[OPTIMIZER], "steps")))
+        return dcp_error_set(err, DCP_E_MISMATCH,
+                             "weights were updated some more often than others, and "
+                             "there is one count for all here");
     return DCP_OK;
 }
 

@@ -383,14 +383,17 @@ static int check_files(struct verify *v, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* The sentence names tensor and elements. */
+/* The sentence names tensor and elements. That a tensor was saved without data is no
+ * corruption. */
 static int check_holes(struct verify *v, struct dcp_error *err)
 {
     struct dcp_error hole = { 0 };
     struct dcp_finding finding = { .code = dcp_catalog_check(v->catalog, &hole) };
 
-    if (!finding.code || finding.code == DCP_E_MEMORY)
-        return finding.code ? dcp_error_memory(err, "a verification") : DCP_OK;
+    if (finding.code == DCP_E_MEMORY)
+        return dcp_error_memory(err, "a verification");
+    if (!finding.code || finding.code == DCP_E_UNSUPPORTED)
+        return DCP_OK;
     finding.what = dcp_catalog_text(v->catalog, hole.message);
     return finding.what ? add_finding(v, finding, err)
                         : dcp_error_memory(err, "a verification");

@@ -6,9 +6,11 @@
  *   trainer           {"step", "samples", "tokens", "skipped_steps", "seed"}: integers,
  *                     those that are known; step counts calls of the optimizer, skipped
  *                     ones too
- *   optimizer         {"type": "AdamW", "step": updates that were made, "param_groups":
- *                     [{"lr", "initial_lr", "betas": [b1, b2], "eps", "weight_decay",
- *                       "bias_correction", …, "params": [names of weights, in order]}]}
+ *   optimizer         {"type": "AdamW", "step": updates that were made, or "steps": [the
+ *                     least, the most] where weights were updated some more often than
+ *                     others, "param_groups": [{"lr", "initial_lr", "betas": [b1, b2],
+ *                     "eps", "weight_decay", "bias_correction", …, "params": [names of
+ *                     weights, in order]}]}
  *   optimizer.KEY     the same of each, where there are several
  *   scheduler         {"type": "WarmupLR" or absent, "last_batch_iteration", …} as
  *                     DeepSpeed's classes have it; "last_epoch", … as PyTorch's have it
@@ -54,7 +56,7 @@ struct dcp_training_group {
 struct dcp_training {
     int64_t step, samples, tokens, skipped_steps, seed; /* of the trainer */
     const char *optimizer;
-    int64_t updates; /* that the optimizer made */
+    int64_t updates; /* that the optimizer made of every weight */
     const struct dcp_training_group *groups;
     size_t n_groups;
     const char *scheduler;
@@ -80,7 +82,8 @@ DCP_PUBLIC int dcp_training_parse(const struct dcp_catalog *catalog,
                                   struct dcp_training *out_training,
                                   struct dcp_error *err);
 /* Refuses what training cannot go on from: members of trainer and data that are there,
- * and not what they should be. Errors: CORRUPT. */
+ * and not what they should be; weights that were updated some more often than others.
+ * Errors: CORRUPT, MISMATCH. */
 DCP_PUBLIC int dcp_training_check(const struct dcp_training *training,
                                   struct dcp_error *err);
 /* The objects of all that is known, in the order above; they belong to the record until

@@ -202,6 +202,19 @@ static void odd_json(void **state)
         }
 }
 
+/* Where weights have different counts there is none that could be gone on from. */
+static void counts_that_differ(void **state)
+{
+    static const struct row row = { "optimizer", "{\"steps\":[2,3]}" };
+    struct dcp_training t;
+
+    (void)state;
+    assert_int_equal(parse(&row, 1, &t, NULL), 0);
+    assert_true(t.updates == DCP_TRAINING_UNKNOWN);
+    assert_int_equal(dcp_training_check(&t, NULL), DCP_E_MISMATCH);
+    dcp_training_fini(&t);
+}
+
 static void corrupt(void **state)
 {
     static const struct row rows[] = {
@@ -250,9 +263,13 @@ static void names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written),  cmocka_unit_test(read_back),
-        cmocka_unit_test(odd_json), cmocka_unit_test(unknown_members),
-        cmocka_unit_test(corrupt),  cmocka_unit_test(names),
+        cmocka_unit_test(written),
+        cmocka_unit_test(read_back),
+        cmocka_unit_test(odd_json),
+        cmocka_unit_test(unknown_members),
+        cmocka_unit_test(counts_that_differ),
+        cmocka_unit_test(corrupt),
+        cmocka_unit_test(names),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
