@@ -111,12 +111,24 @@ static void print_finding(struct inspect_findings *f, const struct dcp_tensor *t
     print_line(f->m, finding->code == DCP_E_IO ? "unread" : "corrupt", &text);
 }
 
+/* What nothing proves: what the format does not say, else tensors that have no data. */
+static void find_untold(const struct dcp_catalog *catalog, char *out, size_t cap)
+{
+    size_t n = 0;
+
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        n += catalog->tensors[t].is_meta && catalog->tensors[t].n_elems > 0;
+    snprintf(out, cap, "%s", catalog->untold ? catalog->untold : "");
+    if (n && !catalog->untold)
+        snprintf(out, cap, "%s on the meta device, without data",
+                 dcp_human_items(n, "was saved", "were saved").text);
+}
+
 void inspect_findings_begin(void *self, const struct dcp_catalog *catalog)
 {
     struct inspect_findings *findings = self;
     findings->catalog = catalog;
-    snprintf(findings->untold, sizeof findings->untold, "%s",
-             catalog->untold ? catalog->untold : "");
+    find_untold(catalog, findings->untold, sizeof findings->untold);
     findings->retired = !dcp_fs_exists(findings->path);
     inspect_globals_warn(findings->m, catalog);
     if (findings->m->json)

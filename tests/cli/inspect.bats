@@ -432,6 +432,8 @@ PYTHON
     run -4 dcp-inspect stats verified.bin
     run -0 dcp-inspect stats verified.bin --no-verify --json
     json 'd["verified"] is False and d["n_selected"] == d["n_tensors"]'
+    run -0 dcp-inspect verify "$BATS_TEST_DIRNAME/../formats/data/torch/meta.pt"
+    [[ $output == *"on the meta device, without data"* ]]
 }
 
 @test "verify names what is lost with files that are missing" {
