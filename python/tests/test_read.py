@@ -86,11 +86,14 @@ def test_parts_are_those_of_numpy(path):
 
 def test_indices_that_are_refused(run):
     tensor = libdcp.open(run)["transformer.wte.weight"]
-    for index in ((0, 0, 0), (256,), (-257,), (slice(0, 9, 2),), (..., ...)):
+    numbers = ((0, 0, 0), (256,), (-257,), (slice(0, 9, 2),), (..., ...), True, (0, False))
+    for index in numbers:
         with pytest.raises(IndexError):
             tensor[index]
-    with pytest.raises(TypeError):
-        tensor[1.5]
+    for index in (1.5, None, [0, 1]):
+        with pytest.raises(TypeError):
+            tensor[index]
+    assert [row.shape for row in tensor] == [(16,)] * 256
     assert tensor[-1, 3].shape == ()
     assert len(tensor[3:10]) == 7
     assert tensor[9:3].tobytes() == b""
@@ -114,6 +117,10 @@ def test_torch(run):
     for wrong in (torch.zeros(10, 16), torch.zeros(16, 10, dtype=torch.bfloat16)):
         with pytest.raises(libdcp.MismatchError, match=r"wte\.weight.*bfloat16"):
             tensor[10:20].torch(out=wrong)
+    with pytest.raises(libdcp.UsageError, match="no memory"):
+        tensor.torch(out=torch.empty_like(whole, device="meta"))
+    with pytest.raises(IndexError):
+        tensor[torch.tensor(True)]
     assert torch.equal(torch.from_dlpack(tensor[10:20]), whole[10:20])
 
 
@@ -132,6 +139,18 @@ def test_numpy(run):
     assert np.array_equal(np.from_dlpack(tensor[10:20]), whole[10:20])
     with pytest.raises(libdcp.MismatchError):
         tensor.numpy(out=np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match="new memory"):
+        tensor.__array__(copy=False)
+
+
+def test_no_dimensions(tmp_path):
+    np = peer("numpy")
+    libdcp.save({"x": np.array(3.0)}, tmp_path / "run", step=1)
+    number = libdcp.open(tmp_path / "run")["x"]
+    assert number[...].numpy() == number[()].numpy() == 3
+    for use in (list, len):
+        with pytest.raises(TypeError):
+            use(number)
 
 
 def test_buffers(run):

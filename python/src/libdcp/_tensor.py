@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,8 @@ class Box:
         if device is not None:
             raise UsageError("`out` is on a device already")
         self._check_out(tuple(out.shape), out.dtype, dtype)
+        if out.is_meta:
+            raise UsageError("`out` is on the meta device: it has no memory")
         if lies_dense(out):
             self._read(out.data_ptr())
             written((out,))
@@ -161,6 +163,8 @@ class Box:
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
         """Be read by `numpy.asarray`."""
+        if copy is False:
+            raise ValueError("what is stored is read into new memory: copy=None allows it")
         made = self.numpy()
         return made if dtype is None else made.astype(dtype, copy=False)
 
@@ -268,6 +272,10 @@ class Tensor(Box):
         """Give a part, of numbers, slices of step 1 and an ellipsis; nothing is read."""
         return Box(self, *_box(self, index if isinstance(index, tuple) else (index,)))
 
+    def __iter__(self) -> Iterator[Box]:
+        """Give a part for each index of the first dimension."""
+        return (self[i] for i in range(len(self)))
+
     def __repr__(self) -> str:
         """Say what it is."""
         return (
@@ -313,6 +321,8 @@ def _box(
             size.append(max(end - begin, 0))
             shape.append(size[-1])
             continue
+        if isinstance(part, bool) or str(getattr(part, "dtype", "")).endswith("bool"):
+            raise IndexError("masks are no indices of what is stored: read, then index")
         at = operator.index(part)
         if not -full[d] <= at < full[d]:
             raise IndexError(f"{at} of {full[d]} in dimension {d} of '{tensor.name}'")
