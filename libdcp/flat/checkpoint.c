@@ -50,6 +50,23 @@ int dcp_flat_open_location(const char *path, int64_t step, const char *base,
     return dcp_location_open_with(chosen ? chosen : path, &options, out, err);
 }
 
+/* Steps of this library's own are never saved into again. */
+static int take_files(struct dcp_flat_checkpoint *checkpoint, struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = checkpoint->catalog;
+
+    if (checkpoint->identity.path || !strcmp(catalog->format, "native"))
+        return DCP_OK;
+    checkpoint->files = dcp_mem_calloc(catalog->n_files, sizeof *checkpoint->files);
+    for (size_t f = 0; f < catalog->n_files && checkpoint->files; f++) {
+        DCP_CLEANUP_FREE char *path =
+            dcp_fs_join(checkpoint->location.path, catalog->files[f].name);
+        if (path)
+            dcp_flat_identity_take(&checkpoint->files[f], path);
+    }
+    return checkpoint->files ? DCP_OK : dcp_error_memory(err, "a checkpoint");
+}
+
 static int open_checkpoint(const struct dcp_flat_open_options *options,
                            struct dcp_flat_checkpoint *checkpoint, struct dcp_error *err)
 {
@@ -63,7 +80,7 @@ static int open_checkpoint(const struct dcp_flat_open_options *options,
     DCP_TRY(dcp_location_index(&checkpoint->location, &checkpoint->catalog, err));
     for (size_t t = 0; t < checkpoint->catalog->n_tensors; t++)
         checkpoint->size_bytes += dcp_tensor_bytes(&checkpoint->catalog->tensors[t]);
-    return DCP_OK;
+    return take_files(checkpoint, err);
 }
 
 int32_t dcp_flat_checkpoint_open(const struct dcp_flat_open_options *options,
@@ -102,6 +119,9 @@ void dcp_flat_checkpoint_close(struct dcp_flat_checkpoint *checkpoint)
         return;
     free_readers(checkpoint);
     dcp_flat_tables_free(checkpoint->tables);
+    for (size_t f = 0; checkpoint->files && f < checkpoint->catalog->n_files; f++)
+        dcp_flat_identity_fini(&checkpoint->files[f]);
+    free(checkpoint->files);
     dcp_catalog_free(checkpoint->catalog);
     dcp_location_close(&checkpoint->location);
     dcp_flat_identity_fini(&checkpoint->identity);
@@ -196,6 +216,37 @@ int dcp_flat_check_box(const struct dcp_flat_checkpoint *checkpoint,
     return DCP_OK;
 }
 
+static int check_files(const struct dcp_flat_checkpoint *checkpoint,
+                       const struct dcp_tensor *of, struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = checkpoint->catalog;
+    int last = -1;
+
+    DCP_TRY(dcp_flat_identity_check(&checkpoint->identity, err));
+    if (!checkpoint->files)
+        return DCP_OK;
+    for (size_t f = 0; !of && f < catalog->n_files; f++)
+        DCP_TRY(dcp_flat_identity_check(&checkpoint->files[f], err));
+    for (size_t p = 0; of && p < of->n_pieces; p++) {
+        int file = catalog->pieces[of->first_piece + p].file;
+        if (file >= 0 && file != last)
+            DCP_TRY(dcp_flat_identity_check(&checkpoint->files[file], err));
+        last = file;
+    }
+    return DCP_OK;
+}
+
+int dcp_flat_files_say(const struct dcp_flat_checkpoint *checkpoint,
+                       const struct dcp_tensor *of, int rc, struct dcp_error *err)
+{
+    struct dcp_error replaced = { 0 };
+
+    if (!check_files(checkpoint, of, &replaced))
+        return rc;
+    *err = replaced;
+    return replaced.code;
+}
+
 int dcp_flat_readers_take(struct dcp_flat_checkpoint *checkpoint, int n,
                           struct dcp_flat_readers *out, struct dcp_error *err)
 {
@@ -250,9 +301,5 @@ int dcp_flat_readers_give(struct dcp_flat_readers *readers, int rc, struct dcp_e
     if (is_alone(checkpoint))
         pthread_mutex_unlock(&checkpoint->records);
     readers->n = 0;
-    struct dcp_error replaced = { 0 };
-    if (!dcp_flat_identity_check(&checkpoint->identity, &replaced))
-        return explain(checkpoint, rc, err);
-    *err = replaced;
-    return replaced.code;
+    return explain(checkpoint, rc, err);
 }

@@ -11,6 +11,8 @@
 struct dcp_flat_checkpoint {
     struct dcp_location location;
     struct dcp_flat_identity identity; /* of what was indexed */
+    struct dcp_flat_identity *files;   /* of each file in a folder of another program,
+                                        * which may be saved into again; else NULL */
     struct dcp_catalog *catalog;
     struct dcp_flat_tables *tables; /* what dcp_flat_tensors_list gives; NULL: not yet */
     bool verify;
@@ -35,6 +37,12 @@ int dcp_flat_open_location(const char *path, int64_t step, const char *base,
 int dcp_flat_check_box(const struct dcp_flat_checkpoint *checkpoint,
                        const struct dcp_tensor *of, const int64_t *offset,
                        const int64_t *size, struct dcp_error *err);
+
+/* What an act came to that read files of a tensor (NULL: of any): NOT_FOUND where they
+ * were replaced since they were indexed, which is why whatever else went wrong; else rc.
+ */
+int dcp_flat_files_say(const struct dcp_flat_checkpoint *checkpoint,
+                       const struct dcp_tensor *of, int rc, struct dcp_error *err);
 
 /* Readers for the threads of one act, which is alone where records are checked. */
 struct dcp_flat_readers {

@@ -146,7 +146,9 @@ static int run(struct diff *diff, struct dcp_flat_checkpoint *a,
     int of_first = dcp_flat_readers_give(first, rc, rc ? NULL : err);
     if (!rc && !of_first && of_second && err)
         *err = why;
-    return rc ? of_second : of_first ? of_first : of_second;
+    rc = rc ? of_second : of_first ? of_first : of_second;
+    rc = dcp_flat_files_say(a, NULL, rc, err);
+    return dcp_flat_files_say(b, NULL, rc, err);
 }
 
 int32_t dcp_flat_checkpoint_diff(struct dcp_flat_checkpoint *a,

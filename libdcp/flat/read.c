@@ -231,8 +231,10 @@ static int read_boxes(struct reading *reading, const struct dcp_flat_boxes *give
     size_t n = reading->total < ALONE_BYTES ? 1 : (size_t)checkpoint->threads;
     n = n < reading->n_jobs ? n : reading->n_jobs;
     DCP_TRY(dcp_flat_readers_take(checkpoint, (int)n, &reading->readers, err));
-    int rc = read_jobs(reading, err);
-    return dcp_flat_readers_give(&reading->readers, rc, err);
+    int rc = dcp_flat_readers_give(&reading->readers, read_jobs(reading, err), err);
+    for (size_t i = 0; i < reading->n_boxes; i++)
+        rc = dcp_flat_files_say(checkpoint, reading->boxes[i].of, rc, err);
+    return rc;
 }
 
 int32_t dcp_flat_boxes_read(struct dcp_flat_checkpoint *checkpoint,

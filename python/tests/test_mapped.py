@@ -182,6 +182,31 @@ def test_files_that_are_replaced(tmp_path, how):
                 read()
 
 
+def test_folders_that_are_saved_into_again(tmp_path):
+    """The files that a tensor lies in are looked at, and no others."""
+    safetensors = pytest.importorskip("safetensors.numpy")
+    first = {"a": numpy.arange(4.0), "b": numpy.ones(4)}
+    libdcp.save(first, tmp_path / "run", step=1)
+    libdcp.reshard(tmp_path / "run", tmp_path / "hf", to="safetensors-sharded")
+    libdcp.reshard(tmp_path / "run", tmp_path / "dist", to="torch-dist")
+    with libdcp.open(tmp_path / "hf") as ckpt, libdcp.open(tmp_path / "dist") as dist:
+        assert ckpt["a"].numpy()[-1] == dist["a"].numpy()[-1] == 3
+        (path,) = (tmp_path / "hf").glob("*.safetensors")
+        safetensors.save_file({"a": -first["a"], "b": first["b"]}, path)
+        for path in (tmp_path / "dist").glob("*.distcp"):
+            path.write_bytes(bytes(path.stat().st_size))
+        for read in (
+            ckpt["a"].numpy,
+            lambda: ckpt["a"].torch(mmap=True),
+            ckpt["b"].fingerprint,
+            lambda: ckpt.diff(dist),
+            ckpt.verify,
+            dist["a"].numpy,
+        ):
+            with pytest.raises(libdcp.NotFoundError, match="replaced since"):
+                read()
+
+
 def test_pickles_go_by_the_step_and_the_name(tmp_path):
     """What is sent to a worker is the same there, whatever was saved meanwhile."""
     first = {"a": numpy.full(3, 1.0), "b": numpy.full(3, 2.0)}
