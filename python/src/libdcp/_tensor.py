@@ -164,7 +164,7 @@ class Box:
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
         """Be read by `numpy.asarray`."""
         if copy is False:
-            raise ValueError("what is stored is read into new memory: copy=None allows it")
+            raise ValueError("it is read into new memory: copy=None allows that")
         made = self.numpy()
         return made if dtype is None else made.astype(dtype, copy=False)
 
