@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ._kinds import is_tensor
 
 if TYPE_CHECKING:
+    from ._loaded import Loaded
     from ._state import State
 
 WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -40,7 +41,7 @@ class Model:
             else:
                 state.add(full, value, self._dict, name)
 
-    def load(self, state: State) -> None:
+    def load(self, loaded: Loaded) -> None:
         from torch.distributed.checkpoint.state_dict import set_model_state_dict
 
         set_model_state_dict(self._module, self._dict)

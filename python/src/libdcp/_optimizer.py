@@ -14,6 +14,7 @@ from ._model import plain_name, prefix_of
 from ._values import SETTINGS, is_json, lists
 
 if TYPE_CHECKING:
+    from ._loaded import Loaded
     from ._state import State
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -97,11 +98,11 @@ class Optimizer:
                 group["params"] = [by_short.get(n, n) for n in group["params"]]
         return groups
 
-    def load(self, state: State) -> None:
-        settings = state.value_of(self._name)
+    def load(self, loaded: Loaded) -> None:
+        settings = loaded.value_of(self._name)
         kind = settings.get("type")
         if kind and kind.lower() != self._type.lower():
-            state.remarks.append(
+            loaded.remarks.append(
                 f"the step was trained with {kind}, and goes on with {self._type}: what "
                 "only one of them has is not loaded"
             )
@@ -112,13 +113,13 @@ class Optimizer:
                     self._held.set(group, name, _like(old, value))
         for weight, values in list(self._held.state.items()):
             names = {kind: f"{SETTINGS}.{kind}.{weight}" for kind in values}
-            has = (state.is_filled(n) or state.has_value(n) for n in names.values())
+            has = (n in loaded.filled or loaded.has_value(n) for n in names.values())
             if values and not any(has):
                 self._held.drop(weight)
                 continue
             for kind, name in names.items():
                 if not is_tensor(values[kind]):
-                    values[kind] = state.value_of(name)
+                    values[kind] = loaded.value_of(name)
         self._held.put()
 
 

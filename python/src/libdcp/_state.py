@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from ._values import RANDOM, Pickle, code_of, digest, is_json, is_random, unpick
 
 if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
+    from ._loaded import Loaded
     from ._ranks import Ranks
 
 __all__ = ["MOMENTS", "Pickle", "Staging", "State", "is_json"]
@@ -59,7 +60,7 @@ class State:
         self._left_out = Entries()
         self._coded: dict[str, tuple[bool, bytes]] = {}
         self._marks: dict[str, bytes] = {}  # of what the ranks must not differ in
-        self._rank, self._saved_by = ranks.rank, 0
+        self._rank = ranks.rank
         self._tensor, self._model, self._optimizer = classes()
         rest = {k: v for k, v in state.items() if not isinstance(v, self._tensor)}
         parts = [part for key in rest for part in parts_of(key, rest[key])]
@@ -417,83 +418,31 @@ class State:
 
     # -- after a load ------------------------------------------------------------------
 
-    def fill(
-        self,
-        objects: Mapping[str, tuple[bool, bytes]],
-        saved_by: int,
-        trust: bool,
-        reopen: Callable[[], Checkpoint],
-    ) -> set[str]:
-        """Put what was loaded where it belongs; `saved_by` so many ranks.
-
-        reopen: gives the step, for what only it says is in it.
-
-        Gives the values of which each of these ranks had its own, and of which this rank
-        has got that of another, since their number is not the same.
-        """
-        self._objects, self._saved_by, self._trust = objects, saved_by, trust
-        self._reopen, self._filled = reopen, set(self._entries.names)
-        self._others: set[str] = set()
+    def fill(self, loaded: Loaded) -> None:
+        """Put what was loaded where it belongs."""
+        loaded.filled = set(self._entries.names)
         with no_grad():
             for i, copy in self._copies.items():
                 self._entries.locals[i].copy_(copy)
             if len(self._left_out):
-                self._fill_left_out()
+                self._fill_left_out(loaded)
         written(self._entries.locals)
-        self._places.fill(self.value_of)
+        self._places.fill(loaded.value_of)
         for part in self._parts:
-            part.load(self)
-        return self._others
+            part.load(loaded)
 
-    def _fill_left_out(self) -> None:
+    def _fill_left_out(self, now: Loaded) -> None:
         loaded = dict(zip(self._entries.names, self._entries.locals))
         for name, local in zip(self._left_out.names, self._left_out.locals):
             instead = self._left_out.instead.get(name)
             if local is None or not instead:
                 continue
             tied = [loaded[other] for other in instead if other in loaded]
-            counted = self.value_of(instead[0]) if not tied else {}
+            counted = now.value_of(instead[0]) if not tied else {}
             if tied:
                 local.copy_(tied[0])
             elif "step" in counted:
                 local.fill_(counted["step"])
-
-    def is_filled(self, name: str) -> bool:
-        """Whether it is a tensor that this load has filled."""
-        return name in self._filled
-
-    def read(self, leaves: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        """Read more of the step: "tensor" or "array", and its name, of each."""
-        if not leaves:
-            return {}
-        with self._reopen() as step:
-            tensors = [name for kind, name in leaves if kind == "tensor"]
-            found: dict[str, Any] = dict(step.state_dict(tensors)) if tensors else {}
-            for kind, name in leaves:
-                if kind == "array":
-                    found[name] = step[name].numpy()
-        return found
-
-    def has_value(self, name: str) -> bool:
-        """Whether the step has such a plain value."""
-        return any(
-            n in self._objects
-            for n in (name, *(f"{name}@{rank}" for rank in range(1, self._saved_by)))
-        )
-
-    def value_of(self, name: str) -> Any:
-        """Give a plain value that was loaded: this rank's own, where it has one."""
-        held = [r for r in range(1, self._saved_by) if f"{name}@{r}" in self._objects]
-        if held and self._saved_by != self._n_ranks:
-            self._others.add(name)
-        elif self._rank in held:
-            name = f"{name}@{self._rank}"
-        if held and name not in self._objects:
-            name = f"{name}@{held[0]}"
-        if name not in self._objects:
-            raise NotFoundError(f"the step has no value '{name}'")
-        is_json, data = self._objects[name]
-        return json.loads(data) if is_json else unpickled(name, data, self._trust)
 
 
 def _is_told(key: str, step: Checkpoint) -> bool:

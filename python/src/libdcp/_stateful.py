@@ -17,6 +17,7 @@ from ._errors import MismatchError
 from ._kinds import has_tensors, is_tensor
 
 if TYPE_CHECKING:
+    from ._loaded import Loaded
     from ._state import State
 
 TREE = "tree"  # the object "tree.KEY" says how the state of KEY is nested
@@ -64,19 +65,19 @@ class Stateful:
         tree = _tree_of(key, mine) if has_tensors(mine) else None
         state.add_value(f"{TREE}.{key}", tree) if state.is_save and tree else None
 
-    def load(self, state: State) -> None:
+    def load(self, loaded: Loaded) -> None:
         key, tree = self._key, f"{TREE}.{self._key}"
-        if state.has_value(tree):
-            tree = state.value_of(tree)
+        if loaded.has_value(tree):
+            tree = loaded.value_of(tree)
             if not _is_tree(tree):
                 raise MismatchError(f"'{TREE}.{key}' of the step is something else")
-            missing = [leaf for leaf in _leaves(tree) if not state.is_filled(leaf[1])]
-            rest = state.read(missing)
-            self._dict[key] = _made(tree, self._dict[key], state, rest)
-        elif state.has_value(key):
-            self._dict[key] = state.value_of(key)
+            missing = [leaf for leaf in _leaves(tree) if leaf[1] not in loaded.filled]
+            rest = loaded.read(missing)
+            self._dict[key] = _made(tree, self._dict[key], loaded, rest)
+        elif loaded.has_value(key):
+            self._dict[key] = loaded.value_of(key)
         else:  # of steps before there were trees, and of what is no list and no dict
-            self._places.fill(state.value_of)
+            self._places.fill(loaded.value_of)
         self._value.load_state_dict(self._dict[key])
 
 
@@ -129,19 +130,19 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
             yield from _leaves(item)
 
 
-def _made(tree: Any, like: Any, state: State, rest: Mapping[str, Any]) -> Any:
+def _made(tree: Any, like: Any, loaded: Loaded, rest: Mapping[str, Any]) -> Any:
     """The state; `like`: what stands there now, filled where the step has it, too."""
     ((kind, held),) = tree.items()
     if kind == "value":
-        return state.value_of(held)
+        return loaded.value_of(held)
     if kind in ("tensor", "array"):
         return rest.get(held, like)
     if kind in _LISTS:
         old = like if isinstance(like, (list, tuple)) else ()
         pairs = zip(held, [*old, *[None] * len(held)])
-        return _LISTS[kind](_made(v, at, state, rest) for v, at in pairs)
+        return _LISTS[kind](_made(v, at, loaded, rest) for v, at in pairs)
     olds = like if isinstance(like, Mapping) else {}
-    made: Any = _DICTS[kind]((k, _made(v, olds.get(k), state, rest)) for k, v in held)
+    made: Any = _DICTS[kind]((k, _made(v, olds.get(k), loaded, rest)) for k, v in held)
     if kind == "ordered dict" and hasattr(like, "_metadata"):
         made._metadata = like._metadata  # versions of a module's parts
     return made

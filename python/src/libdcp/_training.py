@@ -16,6 +16,7 @@ from . import _abi
 from ._act import Act
 from ._array import no_grad
 from ._checkpoint import Checkpoint
+from ._loaded import Loaded
 from ._ranks import Ranks, on_all, on_first
 from ._saver import (
     Handle,
@@ -316,22 +317,26 @@ def load(
     finally:
         _abi.lib.dcp_flat_loaded_free(loaded)
 
+    got = Loaded(
+        objects,
+        result.world_size,
+        ranks,
+        trust_pickles,
+        lambda: Checkpoint(path, step=result.step, verify=verify),
+    )
+
     def fill() -> set[str]:
-        return made.fill(
-            objects,
-            result.world_size,
-            trust_pickles,
-            lambda: Checkpoint(path, step=result.step, verify=verify),
-        )
+        made.fill(got)
+        return got.others
 
     others = on_all(ranks, fill)[ranks.rank] if made.looks else fill()
     if others:
         names = ", ".join(f"'{name}'" for name in sorted(others))
-        made.remarks.append(
+        got.remarks.append(
             f"{result.world_size} ranks saved values of their own of {names}; "
             f"all {ranks.world_size} have got those of one"
         )
-    for remark in made.remarks if ranks.rank == 0 else ():
+    for remark in [*made.remarks, *got.remarks] if ranks.rank == 0 else ():
         warnings.warn(remark, RuntimeWarning, stacklevel=3)
     return LoadResult(
         result.step,

@@ -1,0 +1,74 @@
+"""What a load has got from a step: values by name, as this rank is to have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._errors import NotFoundError
+from ._values import unpickled
+
+if TYPE_CHECKING:
+    from ._checkpoint import Checkpoint
+    from ._ranks import Ranks
+
+
+class Loaded:
+    """Values of a step, and what else it says when it is asked again.
+
+    `filled` are the tensors that are in place already. `others` are values of which each
+    of the ranks that saved had its own, and of which this rank has got that of another,
+    since their number is not the same. `remarks` is what is to be warned of.
+    """
+
+    def __init__(
+        self,
+        objects: Mapping[str, tuple[bool, bytes]],
+        saved_by: int,
+        ranks: Ranks,
+        trust: bool,
+        reopen: Callable[[], Checkpoint],
+    ) -> None:
+        """`saved_by` so many ranks, for one of these; reopen gives the step."""
+        self._objects = objects
+        self._saved_by = saved_by
+        self._trust = trust
+        self._reopen = reopen
+        self._rank, self._n_ranks = ranks.rank, ranks.world_size
+        self.filled: set[str] = set()
+        self.others: set[str] = set()
+        self.remarks: list[str] = []
+
+    def read(self, leaves: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Read more of the step: "tensor" or "array", and its name, of each."""
+        if not leaves:
+            return {}
+        with self._reopen() as step:
+            tensors = [name for kind, name in leaves if kind == "tensor"]
+            found: dict[str, Any] = dict(step.state_dict(tensors)) if tensors else {}
+            for kind, name in leaves:
+                if kind == "array":
+                    found[name] = step[name].numpy()
+        return found
+
+    def has_value(self, name: str) -> bool:
+        """Whether the step has such a plain value."""
+        return any(
+            n in self._objects
+            for n in (name, *(f"{name}@{rank}" for rank in range(1, self._saved_by)))
+        )
+
+    def value_of(self, name: str) -> Any:
+        """Give a plain value that was loaded: this rank's own, where it has one."""
+        held = [r for r in range(1, self._saved_by) if f"{name}@{r}" in self._objects]
+        if held and self._saved_by != self._n_ranks:
+            self.others.add(name)
+        elif self._rank in held:
+            name = f"{name}@{self._rank}"
+        if held and name not in self._objects:
+            name = f"{name}@{held[0]}"
+        if name not in self._objects:
+            raise NotFoundError(f"the step has no value '{name}'")
+        is_json, data = self._objects[name]
+        return json.loads(data) if is_json else unpickled(name, data, self._trust)
