@@ -143,9 +143,10 @@ void dcp_flat_held_free(struct dcp_flat_held *held)
 
 /* -- ranks ------------------------------------------------------------------------- */
 
-static int failed(int rc, const char *what, struct dcp_error *err)
+static int said(int32_t done, const char *what, struct dcp_error *err)
 {
-    return rc ? dcp_error_set(err, DCP_E_COMM, "the caller's %s failed", what) : DCP_OK;
+    return done == 1 ? DCP_OK
+                     : dcp_error_set(err, DCP_E_COMM, "the caller's %s failed", what);
 }
 
 static int allgather(void *self, const void *in, size_t size_bytes, void *out,
@@ -153,8 +154,8 @@ static int allgather(void *self, const void *in, size_t size_bytes, void *out,
 {
     const struct dcp_flat_comm *given = &((struct dcp_flat_talk *)self)->given;
 
-    return failed(given->allgather(given->self, in, size_bytes, out, timeout_ms),
-                  "all-gather", err);
+    return said(given->allgather(given->self, in, size_bytes, out, timeout_ms),
+                "all-gather", err);
 }
 
 static int bcast(void *self, void *data, size_t size_bytes, int root, int timeout_ms,
@@ -162,8 +163,8 @@ static int bcast(void *self, void *data, size_t size_bytes, int root, int timeou
 {
     const struct dcp_flat_comm *given = &((struct dcp_flat_talk *)self)->given;
 
-    return failed(given->bcast(given->self, data, size_bytes, root, timeout_ms),
-                  "broadcast", err);
+    return said(given->bcast(given->self, data, size_bytes, root, timeout_ms),
+                "broadcast", err);
 }
 
 int dcp_flat_talk_make(const struct dcp_flat_comm *given, struct dcp_flat_talk *out,

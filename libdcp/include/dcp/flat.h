@@ -323,7 +323,8 @@ DCP_PUBLIC int32_t dcp_flat_group_allgather(struct dcp_flat_group *group, const 
                                             struct dcp_flat_error *err);
 
 /* How ranks talk, for callers that have a process group of their own: kilobytes, on the
- * caller's thread, within the act. Both return 0, or not 0 when they failed. */
+ * caller's thread, within the act. Both return 1 when it is done, else 0, which is also
+ * what comes of a callback that never ran: ctypes gives it for one that Ctrl-C ended. */
 struct dcp_flat_comm {
     size_t struct_size;
     int32_t rank, world_size;

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
+from collections.abc import Iterator
 from ctypes import byref, c_int32, pointer
 from typing import Any, Callable, Optional, Union
 
@@ -64,7 +66,8 @@ class Act:
 
     def run_here(self, function: Callable[..., int], *args: Any) -> None:
         """Call on this very thread, which callbacks are to run on."""
-        code = function(*args)
+        with _no_lost_interrupt():
+            code = function(*args)
         if self._raised:
             raise self._raised
         if code:
@@ -112,6 +115,31 @@ class Act:
         if done:  # in fewer bytes than were planned, where they were compressed
             self._bar.update(self._bar.total - self._bar.n)
         self._bar.close()
+
+
+@contextlib.contextmanager
+def _no_lost_interrupt() -> Iterator[None]:
+    """Raise Ctrl-C that came as a callback began: ctypes only prints it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    lost: list[KeyboardInterrupt] = []
+    others = sys.unraisablehook
+
+    def hear(what: Any) -> None:
+        if isinstance(what.exc_value, KeyboardInterrupt):
+            lost.append(what.exc_value)
+        else:
+            others(what)
+
+    sys.unraisablehook = hear
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is hear:
+            sys.unraisablehook = others
+    if lost:
+        raise lost[0]
 
 
 def check(code: int, told: _abi.Error) -> None:

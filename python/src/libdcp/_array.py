@@ -88,6 +88,12 @@ def no_grad() -> Any:
     return contextlib.nullcontext() if torch is None else torch.no_grad()
 
 
+def is_inferring() -> bool:
+    """Whether PyTorch, where it is used, makes tensors that cannot be trained."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.is_inference_mode_enabled()
+
+
 def written(tensors: Iterable[Any]) -> None:
     """Tell PyTorch that other numbers are in them: a backward pass that needs those that
     were there raises, as after any other write in place.

@@ -115,7 +115,7 @@ class Ranks:
 
         def talk(how: str, args: Any) -> int:
             ranks = now()
-            return 1 if ranks is None else ranks._kept(how, args)
+            return 0 if ranks is None else ranks._kept(how, args)
 
         return _abi.Comm.new(
             rank=self.rank,
@@ -128,10 +128,10 @@ class Ranks:
         """Keep what is raised: the library only hears that it failed."""
         try:
             getattr(self, talk)(*args)
-            return 0
+            return 1
         except BaseException as why:
             self.raised = why
-            return 1
+            return 0
 
     def _allgather(self, given: int, n: int, out: int, _timeout_ms: int) -> None:
         if n:
@@ -149,10 +149,17 @@ def not_heard(why: BaseException, rank: int = -1) -> CommError:
     return CommError(f"the ranks could not talk: {str(why).splitlines()[0]}", rank=rank)
 
 
+def check_group(given: Any) -> None:
+    """Refuse what torch.distributed gives to ranks that are in no group: a number."""
+    if isinstance(given, int):
+        raise UsageError("this rank is not in the group: only its ranks save and load")
+
+
 def _group_of(given: Any) -> Any:
     """The group that is meant; None: nobody else is there."""
     if given == ALONE:
         return None
+    check_group(given)
     dist = sys.modules.get("torch.distributed")  # who made a group has imported it
     if given is None and dist and dist.is_available() and dist.is_initialized():
         given = dist.group.WORLD
@@ -216,7 +223,7 @@ def on_all(ranks: Ranks, act: Callable[[], Any]) -> list[Any]:
     try:
         told = act()
         why = None
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C, too: the others are not to wait
         why = error
     all_told = ranks.gather((why and f"{type(why).__name__}: {why}", told))
     if why is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from . import _abi
 from ._errors import CommError, UsageError
-from ._ranks import ByGroup, Ranks, not_heard
+from ._ranks import ByGroup, Ranks, check_group, not_heard
 from ._tcp import SAVES
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def in_turn(act: F) -> F:
 
     @functools.wraps(act)
     def call(*args: Any, **how: Any) -> Any:
+        check_group(how.get("group"))
         with turn_of(how.get("group")):
             return act(*args, **how)
 

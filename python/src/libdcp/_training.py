@@ -6,16 +6,18 @@ import contextlib
 import ctypes
 import gc
 import marshal
+import operator
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import _abi
 from ._act import Act
-from ._array import no_grad
+from ._array import is_inferring, no_grad
 from ._checkpoint import Checkpoint
+from ._errors import MismatchError, UsageError
 from ._loaded import Loaded
 from ._ranks import Ranks, on_all, on_first
 from ._saver import (
@@ -63,13 +65,18 @@ def no_collections() -> Iterator[None]:
 
 
 @no_collections()
-def agreed(make: Callable[[], State], ranks: Ranks) -> State:
-    """What all ranks hold; what is wrong on one of them is raised on all."""
+def agreed(
+    make: Callable[[], State], ranks: Ranks, act: str, how: Mapping[str, Any]
+) -> State:
+    """What all ranks hold; what is wrong on one of them is raised on all.
+
+    act: that they do, and how: as all of them must do it.
+    """
     import hashlib  # which brings libraries with it
 
     states: list[State] = []  # this rank's, when it is made
 
-    def tell() -> tuple[bytes, bytes, bool, bool]:
+    def tell() -> tuple[Any, bytes, bytes, bool, bool]:
         with no_grad():
             made = make()
         made.check_names()
@@ -79,9 +86,11 @@ def agreed(make: Callable[[], State], ranks: Ranks) -> State:
         # Version 0 of marshal: equal values have equal bytes.
         values = hashlib.sha256(marshal.dumps(made.values, 0)).digest()
         states.append(made)
-        return digest, values, made.is_away, made.looks
+        said = {"call": act, **how}
+        return said, digest, values, made.is_away, made.looks
 
-    digests, values, away, looks = zip(*on_all(ranks, tell))
+    said, digests, values, away, looks = zip(*on_all(ranks, tell))
+    _check_said(said)
     (made,) = states
     columns = made.columns
     made.is_away, made.looks = any(away), any(looks)
@@ -90,6 +99,17 @@ def agreed(make: Callable[[], State], ranks: Ranks) -> State:
         made.keep_by_rank(ranks)
     columns.is_compared = columns.is_compared or made.is_save
     return made
+
+
+def _check_said(said: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what ranks mean differently: each would do something else."""
+    for rank, theirs in enumerate(said):
+        for what, first in said[0].items():
+            if theirs.get(what) != first:
+                raise MismatchError(
+                    f"ranks mean different things: {what} is {first!r} on rank 0, "
+                    f"{theirs.get(what)!r} on rank {rank}"
+                )
 
 
 def _look(
@@ -153,12 +173,7 @@ def save(
     """
     act = Act()
     ranks = Ranks(act, group)
-    made = agreed(lambda: State(state, ranks, step), ranks)
-    return write(
-        act,
-        ranks,
-        made,
-        path=path,
+    how = options_of(
         step=step,
         codec=codec,
         keep=keep,
@@ -170,8 +185,9 @@ def save(
         export_name=export_name,
         verify_after_save=verify_after_save,
         diverged=diverged,
-        threads=threads,
     )
+    made = agreed(lambda: State(state, ranks, step), ranks, "save", how)
+    return write(act, ranks, made, path=path, threads=threads, **how)
 
 
 @in_turn
@@ -204,28 +220,24 @@ def save_async(
     saver = saver_of(ranks, _abi.raw(path) or b"", threads)
     saver.staging = saver.staging or Staging()
     staging = saver.staging
-    made = agreed(lambda: State(state, ranks, step, staging), ranks)
+    how = options_of(
+        step=step,
+        codec=codec,
+        keep=keep,
+        keep_every=keep_every,
+        keep_optimizer=keep_optimizer,
+        parity=parity,
+        delta=delta,
+        export=export,
+        export_name=export_name,
+        verify_after_save=verify_after_save,
+        diverged=diverged,
+    )
+    made = agreed(lambda: State(state, ranks, step, staging), ranks, "save_async", how)
     # Now that all are there: making a group waits for its time-out where one is gone.
     beside = Ranks(Act(), group, beside=True)
     try:
-        saver.start(
-            ranks,
-            made,
-            in_place=made.is_away,
-            **_options(
-                step=step,
-                codec=codec,
-                keep=keep,
-                keep_every=keep_every,
-                keep_optimizer=keep_optimizer,
-                parity=parity,
-                delta=delta,
-                export=export,
-                export_name=export_name,
-                verify_after_save=verify_after_save,
-                diverged=diverged,
-            ),
-        )
+        saver.start(ranks, made, in_place=made.is_away, **how)
     except BaseException:
         tell(saver.messages(), stacklevel=4)
         raise
@@ -246,19 +258,27 @@ def write(
     with turn_of(ranks.given):
         saver = saver_of(ranks, _abi.raw(path) or b"", threads)
         try:
-            saver.start(ranks, made, in_place=True, **_options(**how))
+            saver.start(ranks, made, in_place=True, **how)
             return saver.finish(ranks)
         finally:
             tell(saver.messages(), stacklevel=5)
 
 
-def _options(
+def options_of(
+    *,
     codec: str | bytes | None = None,
     export: str | None = None,
     export_name: str = EXPORT_NAME,
     **how: Any,
 ) -> dict[str, Any]:
     """As the library takes them."""
+    for name, value in how.items():
+        try:
+            how[name] = operator.index(value)
+        except TypeError:
+            raise UsageError(f"{name} is a whole number, not {value!r}") from None
+        if how[name] < 0:
+            raise UsageError(f"{name} is no number below 0, as {value} is")
     if codec is not None:
         how["codec"] = _abi.raw(codec)
     if export is not None:
@@ -290,7 +310,18 @@ def load(
     act = Act()
     ranks = Ranks(act, group)
     settle(ranks)
-    made = agreed(lambda: State(state, ranks), ranks)
+    if is_inferring():
+        raise UsageError(
+            "a load under torch.inference_mode() makes what cannot be trained",
+            hint="load before it, or under torch.no_grad()",
+        )
+    how = {
+        "step": step,
+        "allow_cast": allow_cast,
+        "verify": verify,
+        "trust_pickles": trust_pickles,
+    }
+    made = agreed(lambda: State(state, ranks), ranks, "load", how)
     _look(made, ranks, path, step, trust_pickles)
     result, loaded = _abi.LoadResult.new(), ctypes.c_void_p()
     options = _abi.LoadOptions.new(

@@ -19,7 +19,7 @@ from ._entries import Boxes, Entries
 from ._errors import NotFoundError, UnsupportedError
 from ._ranks import ALONE, Ranks
 from ._state import State
-from ._training import agreed, write
+from ._training import agreed, options_of, write
 from ._values import Pickle, is_text
 
 TREE = "tree"  # the object that says how a state is nested; of rank 3, "tree.3"
@@ -38,6 +38,8 @@ def save_tree(
     tree: Any, path: str | os.PathLike[str], step: int, ranks: Ranks, **how: Any
 ) -> None:
     """Save what this rank holds, under names that tell where it stands. Collective."""
+    threads = how.pop("threads", 0)
+    how = options_of(step=step, **how)
     flat = _Flat(f"rank{ranks.rank}" if ranks.world_size > 1 else "")
 
     def make() -> State:
@@ -46,12 +48,11 @@ def save_tree(
         made.add_entries(flat.entries)
         return made
 
-    made = agreed(make, ranks)
+    made = agreed(make, ranks, "save", how)
     for objects in ranks.gather(flat.objects):
         for name, value in objects.items():
             made.add_value(name, value)
-    codec = _abi.raw(how.pop("codec", None))
-    write(ranks.act, ranks, made, path=_abi.raw(path), step=step, codec=codec, **how)
+    write(ranks.act, ranks, made, path=path, threads=threads, **how)
 
 
 def load_tree(

@@ -31,7 +31,7 @@ from ._errors import MismatchError, UnsupportedError, UsageError
 from ._ranks import ALONE, Ranks, on_all
 from ._state import MOMENTS, Pickle, State, is_json
 from ._tensor import torch_dtype
-from ._training import agreed, save, write
+from ._training import agreed, options_of, save, write
 
 __all__ = ["StorageReader", "StorageWriter"]
 
@@ -104,15 +104,17 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
             state.add_entries(_entries_of(plan, planner, values, scattered, ranks.rank))
             return state
 
-        made = agreed(make, ranks)
+        threads = self._how.get("threads", 0)
+        how = {k: v for k, v in self._how.items() if k != "threads"}
+        how = options_of(step=self._step, **how)
+        made = agreed(make, ranks, "save", how)
         paths: dict[str, Any] = {}
         for theirs, their_paths in ranks.gather((values, _paths_of(plan))):
             values = {**theirs, **values}
             paths.update(their_paths)
         for name, value in {**values, PATHS: paths}.items():
             made.add_value(name, value)
-        how = {**self._how, "codec": _abi.raw(self._how.get("codec"))}
-        write(act, ranks, made, path=_abi.raw(self._path), step=self._step, **how)
+        write(act, ranks, made, path=self._path, threads=threads, **how)
         results = [
             WriteResult(item.index, item.tensor_storage_size() or 0, None)
             for item in plan.items

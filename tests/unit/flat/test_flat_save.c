@@ -24,14 +24,14 @@ static int32_t allgather(void *self, const void *in, uint64_t size_bytes, void *
                          int32_t timeout_ms)
 {
     (void)timeout_ms;
-    return dcp_comm_allgather(self, in, (size_t)size_bytes, out, NULL) != 0;
+    return dcp_comm_allgather(self, in, (size_t)size_bytes, out, NULL) == 0;
 }
 
 static int32_t bcast(void *self, void *data, uint64_t size_bytes, int32_t root,
                      int32_t timeout_ms)
 {
     (void)timeout_ms;
-    return dcp_comm_bcast(self, data, (size_t)size_bytes, root, NULL) != 0;
+    return dcp_comm_bcast(self, data, (size_t)size_bytes, root, NULL) == 0;
 }
 
 static struct dcp_flat_comm talk_of(struct dcp_comm *comm)
