@@ -39,6 +39,8 @@ class Loaded:
         self.filled: set[str] = set()
         self.others: set[str] = set()
         self.remarks: list[str] = []
+        #: Tensors of objects that are not in place, since models have their memory.
+        self.apart: dict[str, Any] = {}
 
     def read(self, leaves: Sequence[tuple[str, str]]) -> dict[str, Any]:
         """Read more of the step: "tensor" or "array", and its name, of each."""
@@ -51,6 +53,17 @@ class Loaded:
                 if kind == "array":
                     found[name] = step[name].numpy()
         return found
+
+    @property
+    def names(self) -> set[str]:
+        """Of all values, whichever rank's."""
+        return {name.rpartition("@")[0] or name for name in self._objects}
+
+    def all_of(self, name: str) -> list[Any]:
+        """A value of each rank that has it: this rank's own first."""
+        at = (f"{name}@{rank}" for rank in range(1, self._saved_by))
+        named = [n for n in (name, *at) if n in self._objects]
+        return [self.value_of(name), *map(self._decoded, named)] if named else []
 
     def has_value(self, name: str) -> bool:
         """Whether the step has such a plain value."""
@@ -70,5 +83,8 @@ class Loaded:
             name = f"{name}@{held[0]}"
         if name not in self._objects:
             raise NotFoundError(f"the step has no value '{name}'")
+        return self._decoded(name)
+
+    def _decoded(self, name: str) -> Any:
         is_json, data = self._objects[name]
         return json.loads(data) if is_json else unpickled(name, data, self._trust)

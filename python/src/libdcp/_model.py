@@ -10,8 +10,12 @@ from ._kinds import is_tensor
 if TYPE_CHECKING:
     from ._loaded import Loaded
     from ._state import State
+    from ._stateful import Stateful
 
 WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
+
+
+EXTRA = "_extra_state"  # how names of get_extra_state end
 
 
 def prefix_of(key: str, models: Mapping[str, Any]) -> str:
@@ -22,17 +26,20 @@ def prefix_of(key: str, models: Mapping[str, Any]) -> str:
 class Model:
     """A module: its state dict, in whatever way it is parallel."""
 
-    def __init__(self, state: State, prefix: str, module: Any) -> None:
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-        self._module = module
-        self._dict = get_model_state_dict(module)
+    def __init__(
+        self, state: State, prefix: str, module: Any, of_module: dict[str, Any]
+    ) -> None:
+        """of_module: what `dict_of` gives of it."""
+        self._module, self._dict = module, of_module
+        self._extras: list[Stateful] = []
         buffers = {plain_name(module, name) for name, _ in module.named_buffers()}
         ties = _ties(module)
         for name, value in self._dict.items():
             role = "buffer" if name in buffers else "model"
             full = prefix + name
-            if is_tensor(value):
+            if name.rpartition(".")[2] == EXTRA:
+                self._extras.append(state.object_of(full, _Extra(self._dict, name)))
+            elif is_tensor(value):
                 tied = ties.get(name, ())
                 others = tuple(prefix + n for n in tied)
                 state.add_tensor(full, value, role, instead=others)
@@ -44,7 +51,30 @@ class Model:
     def load(self, loaded: Loaded) -> None:
         from torch.distributed.checkpoint.state_dict import set_model_state_dict
 
+        for extra in self._extras:
+            extra.load(loaded)
         set_model_state_dict(self._module, self._dict)
+
+
+class _Extra:
+    """What a module gives by get_extra_state: it gets back what it had."""
+
+    def __init__(self, of_module: dict[str, Any], name: str) -> None:
+        self._dict, self._name = of_module, name
+
+    def state_dict(self) -> Any:
+        return self._dict[self._name]
+
+    def load_state_dict(self, value: Any) -> None:
+        self._dict[self._name] = value
+
+
+def dict_of(module: Any) -> dict[str, Any]:
+    """Its weights and buffers, as they lie on the ranks."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    made: dict[str, Any] = get_model_state_dict(module)
+    return made
 
 
 def _ties(module: Any) -> dict[str, tuple[str, ...]]:

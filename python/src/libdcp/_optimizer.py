@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._errors import MismatchError, UnsupportedError, UsageError
+from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
 from ._kinds import has_tensors, is_tensor
 from ._model import plain_name, prefix_of
+from ._tensor import torch_dtype
 from ._values import SETTINGS, is_json, lists
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Optimizer:
         for weight, values in self._held.state.items():
             for kind, value in values.items():
                 self._add(state, weight, kind, value)
+        for name, value in self._held.extra.items():
+            state.add(f"{key}.{name}", value, self._held.extra, name)
         state.add_value(self._name, self._settings() if state.is_save else None)
         state.optimizers.append(self)
 
@@ -64,25 +67,39 @@ class Optimizer:
         """Names of what a step has nothing of; it has some of the weights `trained`."""
         weights = self._held.state
         lacked = [w for w in weights if w not in trained]
-        if self._name not in objects or (
-            isinstance(self._held, _ByPyTorch) and len(lacked) < len(weights)
-        ):
+        if self._name not in objects:
             return set()
         return {f"{SETTINGS}.{kind}.{w}" for w in lacked for kind in weights[w]}
 
-    def check(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Give the groups of settings; refuse those that cannot be of this optimizer."""
-        saved, ours = self._saved(settings), self._held.groups
+    def place_of(self, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
+        """Memory for a tensor that the step has of a weight; None: it is not of these."""
+        kind, weight = kind_of(name)
+        return self._held.place_of(kind, weight, dtype, shape)
+
+    def check(self, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Give the groups of settings, of which stages of a pipeline have their own;
+        refuse those that cannot be of this optimizer.
+        """
+        ours = self._held.groups
+        mine = {param for group in ours for param in group["params"]}
+        for settings in told:
+            saved = self._saved(settings)
+            theirs = {param for group in saved for param in group.get("params", ())}
+            if not (theirs and mine and theirs.isdisjoint(mine)):
+                break
+        else:
+            raise MismatchError(f"'{self._name}' of the step trains other weights")
         if len(saved) != len(ours):
             raise MismatchError(
                 f"the step has {len(saved)} parameter groups, the optimizer {len(ours)}"
             )
-        theirs = {param for group in saved for param in group.get("params", ())}
-        mine = {param for group in ours for param in group["params"]}
-        if theirs and mine and theirs.isdisjoint(mine):
-            raise MismatchError(f"'{self._name}' of the step trains other weights")
         list(_paired(ours, saved))
         return saved
+
+    @property
+    def named_type(self) -> str:
+        """The name of its settings and its type, as steps are asked for them."""
+        return f"{self._name} {self._type}".lower()
 
     @property
     def settings_name(self) -> str:
@@ -99,18 +116,23 @@ class Optimizer:
         return groups
 
     def load(self, loaded: Loaded) -> None:
-        settings = loaded.value_of(self._name)
-        kind = settings.get("type")
-        if kind and kind.lower() != self._type.lower():
+        told = loaded.all_of(self._name)
+        if not told:
+            raise NotFoundError(f"the step has no value '{self._name}'")
+        kind = told[0].get("type")
+        is_other = kind and kind.lower() != self._type.lower()
+        if is_other:
             loaded.remarks.append(
                 f"the step was trained with {kind}, and goes on with {self._type}: what "
                 "only one of them has is not loaded"
             )
-        for group, saved in _paired(self._held.groups, self.check(settings)):
+        for group, saved in _paired(self._held.groups, self.check(told)):
             for name, value in saved.items():
                 if name not in ("params", "param_names"):
                     old = group.get(name)
                     self._held.set(group, name, _like(old, value))
+        if not is_other:
+            self._held.take_values(loaded)
         for weight, values in list(self._held.state.items()):
             names = {kind: f"{SETTINGS}.{kind}.{weight}" for kind in values}
             has = (n in loaded.filled or loaded.has_value(n) for n in names.values())
@@ -120,7 +142,7 @@ class Optimizer:
             for kind, name in names.items():
                 if not is_tensor(values[kind]):
                     values[kind] = loaded.value_of(name)
-        self._held.put()
+        self._held.put(loaded)
 
 
 class _Plain:
@@ -151,8 +173,9 @@ class _Plain:
         self._params = {name: param for param, name in self._names.items()}
         state = dict(optimizer.state)
         if not is_save and any(param not in state for param in self._names):
-            state.update(_made_state(key, optimizer))
-        self.state = {self._names[p]: v for p, v in state.items()}
+            state.update(_made_state(optimizer))
+        self.state = {self._names[p]: dict(v) for p, v in state.items()}
+        self.extra: dict[str, Any] = {}  # in its state dict beside state and groups
         self.groups = [
             {**group, "params": [self._names[p] for p in group["params"]]}
             for group in optimizer.param_groups
@@ -166,14 +189,36 @@ class _Plain:
             return value
         if value.shape != mine.shape or mine.shape == param.shape:
             return value
-        return type(param.data).from_local(
-            value,
-            param.device_mesh,
-            param.placements,
-            run_check=False,
-            shape=param.shape,
-            stride=param.stride(),
+        return _cut_as(param, value)
+
+    def place_of(self, kind: str, weight: str, dtype: str, shape: tuple[int, ...]) -> Any:
+        """Where it is like the weight, it lies on the ranks as that does."""
+        param = self._params.get(weight)
+        if param is None:
+            return None
+        import torch
+
+        mine = getattr(param, "_local_tensor", None)
+        alike = shape == tuple(param.shape)
+        if mine is not None and shape and not alike:
+            return None  # nobody knows how it is cut: the library warns that it is left
+        made = torch.empty(
+            mine.shape if mine is not None and alike else shape,
+            dtype=torch_dtype(dtype),
+            device=param.device if shape else "cpu",
         )
+        if mine is not None and alike:
+            made = _cut_as(param, made)
+        self.state.setdefault(weight, {})[kind] = made
+        return made
+
+    def take_values(self, loaded: Loaded) -> None:
+        """Take what else the step has of these weights, and no tensors."""
+        for name in loaded.names:
+            if name.startswith(f"{SETTINGS}."):
+                kind, weight = kind_of(name)
+                if weight in self._params:
+                    self.state.setdefault(weight, {}).setdefault(kind, None)
 
     def set(self, group: dict[str, Any], name: str, value: Any) -> None:
         group[name] = value
@@ -183,7 +228,7 @@ class _Plain:
         del self.state[weight]
         self._optimizer.state.pop(self._params[weight], None)
 
-    def put(self) -> None:
+    def put(self, _loaded: Loaded) -> None:
         """Set what was loaded; tensors are in their places already."""
         for weight, values in self.state.items():
             self._optimizer.state[self._params[weight]] = values
@@ -222,7 +267,13 @@ class _ByPyTorch:
         if is_new and is_save:
             self._dict["state"] = {}
         self.state = {prefix + name: v for name, v in self._dict["state"].items()}
-        self._is_dropped = False
+        self.extra = {
+            name: value
+            for name, value in optimizer.state_dict().items()
+            if name not in ("state", "param_groups")
+        }
+        self._names = {full: p for p, (full, _) in _named(models).items()}
+        self._dropped: list[str] = []
         self.groups = [
             {**group, "params": [prefix + name for name in group["params"]]}
             for group in self._dict["param_groups"]
@@ -238,18 +289,49 @@ class _ByPyTorch:
         if name in group:  # it would be refused
             group[name] = value
 
-    def drop(self, weight: str) -> None:
-        self._is_dropped = True  # all of them are, or none
+    def place_of(self, *_what: Any) -> Any:
+        return None
 
-    def put(self) -> None:
+    def take_values(self, loaded: Loaded) -> None:
+        """PyTorch takes what it knows of."""
+
+    def drop(self, weight: str) -> None:
+        self._dropped.append(weight)
+
+    def put(self, loaded: Loaded) -> None:
         from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
+        optimizer = self._optimizer
+        is_all = len(self._dropped) == len(self.state)
+        for weight in self._dropped if not is_all else ():
+            _zero(self.state[weight].values())
+            loaded.remarks.append(
+                f"the step has no state for '{weight}', and PyTorch wants some: zeros"
+            )
         for group, ours in zip(self._dict["param_groups"], self.groups):
             group.update((k, v) for k, v in ours.items() if k != "params")
-        with _apart(self._optimizer):
-            set_optimizer_state_dict(self._model, self._optimizer, self._dict)
-        if self._is_dropped:
-            self._optimizer.state.clear()
+        with _apart(optimizer), _with_extra(optimizer, self.extra):
+            set_optimizer_state_dict(self._model, optimizer, self._dict)
+        if is_all:
+            optimizer.state.clear()
+        else:
+            self._put_dtypes(loaded)
+
+    def _put_dtypes(self, loaded: Loaded) -> None:
+        """PyTorch rounds what it loads to the dtype of the weight."""
+        rounded = set()
+        for weight, values in self.state.items():
+            held = self._optimizer.state.get(self._names.get(weight), {})
+            for kind, value in values.items():
+                now = held.get(kind)
+                if not is_tensor(value) or not is_tensor(now) or now.dtype == value.dtype:
+                    continue
+                if now.shape == value.shape:
+                    held[kind] = value.detach().clone().to(now.device)
+                else:  # of a flat parameter of FSDP1
+                    rounded.add((kind, now.dtype))
+        for kind, dtype in sorted(rounded, key=str):
+            loaded.remarks.append(f"FSDP1 has rounded '{kind}' of its weights to {dtype}")
 
 
 def _has_ways_of_its_own(optimizer: Any, models: Mapping[str, Any]) -> bool:
@@ -271,6 +353,55 @@ def _has_ways_of_its_own(optimizer: Any, models: Mapping[str, Any]) -> bool:
         for model in models.values()
         for part in model.modules()
     )
+
+
+def kind_of(name: str) -> tuple[str, str]:
+    """Of a tensor or a value of an optimizer: what it is, and the weight."""
+    kind, _, weight = name[len(SETTINGS) + 1 :].partition(".")
+    return kind, weight
+
+
+def _cut_as(param: Any, local: Any) -> Any:
+    """A DTensor that lies on the ranks as the weight does."""
+    return type(param.data).from_local(
+        local,
+        param.device_mesh,
+        param.placements,
+        run_check=False,
+        shape=param.shape,
+        stride=param.stride(),
+    )
+
+
+def _zero(values: Iterable[Any]) -> None:
+    for value in values:
+        if hasattr(value, "local_shards"):
+            _zero(shard.tensor for shard in value.local_shards())
+        elif is_tensor(value):
+            value.zero_()
+
+
+@contextlib.contextmanager
+def _with_extra(optimizer: Any, extra: Mapping[str, Any]) -> Iterator[None]:
+    """Let its load_state_dict have what PyTorch's functions leave out."""
+    if not extra:
+        yield
+        return
+    mine, load = vars(optimizer).get("load_state_dict"), optimizer.load_state_dict
+    optimizer.load_state_dict = lambda state_dict: load({**state_dict, **extra})
+    try:
+        yield
+    finally:
+        del optimizer.load_state_dict
+        if mine is not None:
+            optimizer.load_state_dict = mine
+
+
+def _named(models: Mapping[str, Any]) -> dict[Any, tuple[str, str]]:
+    """By weight, the same as `_names_of`."""
+    names = _names_of(models)
+    params = (p for model in models.values() for p in model.parameters())
+    return {p: names[id(p)] for p in params if id(p) in names}
 
 
 def _names_of(models: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
@@ -324,13 +455,13 @@ def _apart(optimizer: Any) -> Iterator[None]:
                 getattr(optimizer, name).update(held)
 
 
-def _made_state(key: str, optimizer: Any) -> dict[Any, Any]:
+def _made_state(optimizer: Any) -> dict[Any, Any]:
     """Places for a load, which it makes by an update of nothing: the state of those
     weights that have none. The optimizer itself is as before.
     """
     import torch
 
-    old = set(optimizer.state)
+    old, failed = set(optimizer.state), False
     params = [p for group in optimizer.param_groups for p in group["params"]]
     # Whatever it calls its rate, if that is not "lr": weights stay as they are.
     has_rate = all("lr" in group for group in optimizer.param_groups)
@@ -344,12 +475,10 @@ def _made_state(key: str, optimizer: Any) -> dict[Any, Any]:
                     group["lr"] = torch.zeros_like(lr) if is_tensor(lr) else 0.0
                 for param in group["params"]:
                     param.grad = None if param in old else torch.zeros_like(param)
-            optimizer.step(closure=None)
-        except RuntimeError as why:
-            raise UnsupportedError(
-                f"'{key}' has no state to load into, and makes none: {why}",
-                hint="make an update first",
-            ) from why
+            # Of its class: wrappers, as those of schedulers, count calls.
+            type(optimizer).step(optimizer)
+        except Exception:  # sparse gradients, a closure: the step says what there was
+            failed = True
         finally:
             with_rate = [g for g in optimizer.param_groups if "lr" in g]
             for group, lr in zip(with_rate, rates):
@@ -358,7 +487,7 @@ def _made_state(key: str, optimizer: Any) -> dict[Any, Any]:
                 param.detach().copy_(weight)
             new = [p for p in optimizer.state if p not in old]
             made = {p: optimizer.state.pop(p) for p in new}
-    return made
+    return {} if failed else made
 
 
 def _updates(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from . import _abi
-from ._errors import CommError, UsageError
+from ._errors import CommError, Error, UsageError
 from ._ranks import ByGroup, Ranks, check_group, not_heard
 from ._tcp import SAVES
 
@@ -207,8 +207,9 @@ class Saver:
         self._now = ranks
         try:
             call(ranks, function, self._handle, *args)
-        except CommError:  # who knows what the others are at
-            self.broken = True
+        except BaseException as why:
+            # Who knows what the others are at, or whether a save has begun.
+            self.broken |= isinstance(why, CommError) or not isinstance(why, Error)
             raise
         finally:
             self._now = None

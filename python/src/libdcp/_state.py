@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import ctypes
 import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
+from ._alike import Replicas, differing
 from ._array import Array, is_array, no_grad, written
-from ._columns import Columns, columns_of, digest_at, ints
+from ._columns import Columns, columns_of, ints
 from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
-from ._errors import MismatchError, NotFoundError, UsageError
+from ._errors import MismatchError, UsageError
 from ._kinds import classes, has_parts, has_tensors, is_stateful, parts_of
-from ._model import Model, prefix_of
-from ._optimizer import MOMENTS, Optimizer
-from ._stateful import TREE, Places, Stateful
-from ._values import RANDOM, Pickle, code_of, digest, is_json, is_random, unpickled
+from ._model import Model, dict_of, prefix_of
+from ._optimizer import MOMENTS, Optimizer, kind_of
+from ._shared import Shared
+from ._stateful import Places, Stateful
+from ._values import RANDOM, Pickle, code_of, digest, is_json, is_random
 
 if TYPE_CHECKING:
-    from ._checkpoint import Checkpoint
     from ._loaded import Loaded
+    from ._look import More
     from ._ranks import Ranks
+
+MANY = 1024  # tensors of no model and no optimizer, of which not each save compares all
+SMALL_BYTES = 1 << 12
 
 __all__ = ["MOMENTS", "Pickle", "Staging", "State", "is_json"]
 
@@ -42,31 +48,40 @@ class State:
 
         staging: where a state goes that does not lie in memory of the host.
         """
+        if not isinstance(state, Mapping):
+            raise UsageError(
+                f"a state is a dict, and not a {type(state).__name__}",
+                hint='{"model": model, "optim": optim, "step": step}',
+            )
         self._step = step  # None: a load
         self._n_ranks = ranks.world_size
         self._boxes = Boxes()
-        self._entries = Entries()
+        self.entries = Entries()
         self._columns: Columns | None = None  # of the entries, when they are asked for
         self._copies: dict[int, Any] = {}  # dense ones, of entries that are not
         self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
         self._places = Places()  # where a load puts them
-        self._asked: list[str] = []  # values of optimizers
+        self.asked: list[str] = []  # values of optimizers
         self._parts: list[Any] = []
-        self._containers: list[str] = []  # keys under which tensors are, that have none
-        self._stateful: list[str] = []
+        self.containers: list[str] = []  # keys under which tensors are, that have none
+        self.stateful: list[str] = []
         self.optimizers: list[Optimizer] = []
         self.buffers: set[str] = set()  # each rank has its own, as statistics of its data
+        self._of_objects: set[str] = set()  # tensors that objects have
+        self._shared: Shared | None = None
         self.remarks: list[str] = []  # what a load warns of, once for all ranks
         self._left_out = Entries()
         self._coded: dict[str, tuple[bool, bytes]] = {}
-        self._marks: dict[str, bytes] = {}  # of what the ranks must not differ in
+        self._replicas = Replicas()
         self._rank = ranks.rank
         self._tensor, self._model, self._optimizer = classes()
         rest = {k: v for k, v in state.items() if not isinstance(v, self._tensor)}
         parts = [part for key in rest for part in parts_of(key, rest[key])]
-        self._models = {n: part for n, part in parts if isinstance(part, self._model)}
+        self.models = {n: part for n, part in parts if isinstance(part, self._model)}
+        # Before optimizers look at weights: a forward pass leaves those of FSDP2 whole.
+        self._dicts = {n: dict_of(model) for n, model in self.models.items()}
         optimizers = [n for n, part in parts if isinstance(part, self._optimizer)]
-        self._is_one = len(self._models) == len(optimizers) == 1
+        self._is_one = len(self.models) == len(optimizers) == 1
         for key, value in state.items():
             if not isinstance(key, str):
                 raise UsageError(f"a state has texts for keys, and not {key!r}")
@@ -75,29 +90,29 @@ class State:
                 continue
             self._take(key, value, state, key)
             if has_tensors(value):
-                self._containers.append(key)
+                self.containers.append(key)
         if self.is_save:
             self._coded.update((n, code_of(n, value)) for n, value in self._values)
+        del self._dicts
         #: Whether a load has to look at the step first.
         self.looks = bool(
-            self._entries.instead or self._parts or self._values or self._containers
+            self.entries.instead or self._parts or self._values or self.containers
         )
         self._staging = staging
         self.is_away = staging is not None and any(
-            local is not None and not local.is_cpu for local in self._entries.locals
+            local is not None and not local.is_cpu for local in self.entries.locals
         )
 
     def _take(self, name: str, value: Any, place: Any, key: Any) -> None:
         """Take what is given: a part, something plain, or a container of both."""
         if isinstance(value, self._model):
-            prefix = prefix_of(name, self._models)
-            self._parts.append(Model(self, prefix, value))
+            prefix = prefix_of(name, self.models)
+            self._parts.append(Model(self, prefix, value, self._dicts[name]))
         elif isinstance(value, self._optimizer):
             label = "" if self._is_one else name
-            self._parts.append(Optimizer(self, name, value, self._models, label))
+            self._parts.append(Optimizer(self, name, value, self.models, label))
         elif is_stateful(value):
-            self._parts.append(Stateful(self, name, value))
-            self._stateful.append(name)
+            self._parts.append(self.object_of(name, value))
         elif has_parts(value):
             if isinstance(value, tuple):
                 value = self._places.opened(value, place, key)
@@ -136,11 +151,23 @@ class State:
 
     def _add_leaf(self, name: str, value: Any) -> None:
         box, local = self._boxes.box_of(name, value)
-        self._entries.add(name, name, "other", box, local)
+        self.entries.add(name, name, "other", box, local)
         if self._step is None and type(local) is Array and not value.flags.writeable:
             raise UsageError(f"the array '{name}' cannot be loaded into: read-only")
         if box.dtype in RANDOM and is_random(value):
-            self._marks[name] = digest(json.dumps(value.tolist()).encode())
+            self._replicas.must[name] = digest(json.dumps(value.tolist()).encode())
+
+    def object_of(self, name: str, value: Any) -> Stateful:
+        """Take an object; of tensors that differ in it, those of rank 0 are saved."""
+        first = len(self.entries)
+        made = Stateful(self, name, value)
+        self.stateful.append(name)
+        held = self.entries
+        names = held.names[first:]
+        self._of_objects.update(names)
+        whole = zip(names, held.boxes[first:])
+        self.buffers.update(n for n, box in whole if box.size == box.shape)
+        return made
 
     def add_tensor(
         self,
@@ -151,13 +178,13 @@ class State:
         instead: tuple[str, ...] = (),
     ) -> None:
         """Take a tensor, of the weight `param`."""
-        self._entries.add(name, param or name, role, *self._boxes.box_of(name, tensor))
+        self.entries.add(name, param or name, role, *self._boxes.box_of(name, tensor))
         if instead:
-            self._entries.instead[name] = instead
+            self.entries.instead[name] = instead
 
     def add_entries(self, entries: Entries) -> None:
         """Take what this rank holds of tensors."""
-        self._entries.extend(entries)
+        self.entries.extend(entries)
         self._columns = None
 
     @property
@@ -167,7 +194,7 @@ class State:
 
     def add_value(self, name: str, value: Any) -> None:
         """Take a value that is asked for by `value_of`."""
-        self._asked.append(name)
+        self.asked.append(name)
         if self.is_save:
             self._coded[name] = code_of(name, value)
 
@@ -177,7 +204,7 @@ class State:
     def columns(self) -> Columns:
         """The entries, by what is told of them."""
         if self._columns is None:
-            self._columns = columns_of(self._entries)
+            self._columns = columns_of(self.entries)
         return self._columns
 
     def told(self, with_objects: bool) -> _abi.State:
@@ -202,7 +229,7 @@ class State:
             shapes=entries.shapes,
             offsets=entries.offsets,
             sizes=entries.sizes,
-            data=ints(ctypes.c_void_p, self._entries.addresses),
+            data=ints(ctypes.c_void_p, self.entries.addresses),
             dp=self._n_ranks,
             n_objects=len(objects),
             object_names=(ctypes.c_char_p * len(objects))(*(o[0] for o in objects)),
@@ -232,9 +259,9 @@ class State:
             first = None if theirs is None else {name for name, *_ in theirs[0]}
             self._leave_buffers(first)
         if theirs is not None:
-            self._entries = self._united(theirs)
+            self.entries = self._united(theirs)
             self._columns = None
-        held = self._entries
+        held = self.entries
         if self._staging is not None and self.is_away:
             copies = self._staging.copies(held.locals)
             held.addresses = [0 if c is None else c.data_ptr() for c in copies]
@@ -249,7 +276,7 @@ class State:
         """Let rank 0 save its own, if it has them: shared out among ranks, as other
         replicas are, those of several would be mixed.
         """
-        held = self._entries
+        held = self.entries
         for i, name in enumerate(held.names):
             if name in self.buffers and (first is None or name in first):
                 held.boxes[i] = Box.none(held.boxes[i].dtype, held.boxes[i].shape)
@@ -257,36 +284,37 @@ class State:
         self._columns = None
 
     def mark_replicas(self) -> None:
-        """Let ranks compare what several of them hold whole: the first time, since that
-        reads all of it. Stages of a pipeline may use a name for different weights.
-        """
-        if self.columns.is_compared or self._n_ranks == 1:
-            return
-        held = self._entries
-        for i, (name, box) in enumerate(zip(held.names, held.boxes)):
-            whole = box.size == box.shape and held.addresses[i] > 0
-            if whole and name not in self.buffers:
-                n_bytes = held.locals[i].nbytes
-                self._marks.setdefault(name, digest_at(held.addresses[i], n_bytes))
+        """Let ranks compare what several of them hold whole."""
+        if self._n_ranks > 1:
+            is_first = not self.columns.is_compared
+            self._replicas.mark(self.entries, is_first, self._of_objects, self.buffers)
 
     @property
-    def values(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        """A digest of each value, and of each tensor that ranks must have alike."""
-        return {n: digest(data) for n, (_, data) in self._coded.items()}, self._marks
+    def values(self) -> tuple[dict[str, bytes], dict[str, bytes], dict[str, bytes]]:
+        """A digest of each value, of each tensor that ranks must have alike, and of those
+        that they should.
+        """
+        values = {n: digest(data) for n, (_, data) in self._coded.items()}
+        return values, self._replicas.must, self._replicas.should
 
     def keep_by_rank(self, ranks: Ranks) -> None:
         """Let rank 0 save what the others have otherwise, too: "NAME@RANK"."""
-        theirs = ranks.gather(self.values)
-        for name in sorted({name for _, marks in theirs for name in marks}):
-            if len({marks[name] for _, marks in theirs if name in marks}) > 1:
-                raise MismatchError(
-                    f"tensor '{name}' is not the same on all ranks, and has one name",
-                    tensor=name,
-                    hint='give each its own: {f"rng{rank}": ...}, {f"stage{rank}": ...}',
-                )
-        first = theirs[0][0]
-        names = {name for one, _ in theirs for name in one}
-        differ = {n for n in names if any(o.get(n) != first.get(n) for o, _ in theirs)}
+        all_values, must, should = zip(*ranks.gather(self.values))
+        for name in differing(must):
+            raise MismatchError(
+                f"tensor '{name}' is not the same on all ranks, and has one name",
+                tensor=name,
+                hint='give each its own: {f"rng{rank}": ...}, {f"stage{rank}": ...}',
+            )
+        for name in differing(should) if self._rank == 0 else ():
+            warnings.warn(
+                f"tensor '{name}' is not the same on all ranks: that of rank 0 is saved",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+        first = all_values[0]
+        names = {name for one in all_values for name in one}
+        differ = {n for n in names if any(o.get(n) != first.get(n) for o in all_values)}
         codes = ranks.gather({n: c for n, c in self._coded.items() if n in differ})
         for rank, others in enumerate(codes):
             for name, code in others.items():
@@ -299,82 +327,54 @@ class State:
         settings = [o.settings_name for o in self.optimizers]
         return [*(name for name, _, _ in self._places.values), *settings]
 
-    def check(self, step: Checkpoint, names: set[str], trust: bool) -> None:
-        """Refuse a step that has not what all ranks ask for, or not so."""
-        saved = {n: n.rpartition("@")[0] or n for n in step.objects}
-        missing = names.difference(saved, saved.values())
-        if missing:
-            raise NotFoundError(f"the step has no value '{min(missing)}'")
-        begins = tuple(f"{key}." for key in self._stateful)
-        asked = names.union(self._asked, self._stateful)
-        for name, first in saved.items():
-            if trust or (first not in asked and not name.startswith(begins)):
-                continue
-            value = step.objects[name]
-            if isinstance(value, bytes):
-                unpickled(name, value, trust)
-        for optimizer in self.optimizers:
-            if optimizer.settings_name in step.objects:
-                optimizer.check(step.objects[optimizer.settings_name])
-
-    def lacked_by(self, step: Checkpoint) -> set[str]:
-        """Tensors that a step does without: it has what they follow from, or it says what
-        their object has.
+    def take_more(self, told: Sequence[More], types: set[str], ranks: Ranks) -> None:
+        """Ask for what a step has of optimizers of these types that have not such state
+        yet.
         """
-        counts = {
-            name
-            for name, value in step.objects.items()
-            if isinstance(value, dict) and isinstance(value.get("step"), int)
-        }
-        known = counts.union(step)
-        lacked = {
-            name
-            for name, instead in self._entries.instead.items()
-            if name not in known and not known.isdisjoint(instead)
-        }
-        if self.optimizers:
-            trained, objects = step._trained(), step.objects
-            lacked.update(*(o.lacked_by(trained, objects) for o in self.optimizers))
-        told = [key for key in self._stateful if _is_told(key, step)]
-        begins = tuple(f"{key}." for key in told)
-        for name, box in zip(self._entries.names, self._entries.boxes) if told else ():
-            theirs = name.startswith(begins) or name in told
-            if theirs and _is_other(name, box, step):
-                lacked.add(name)
-        return lacked
-
-    def remark_on(self, step: Checkpoint) -> None:
-        """Warn of what a step has in given lists and dicts, and they have not."""
-        if not self._containers:
-            return
-        asked = {*self._entries.names, *(name for name, _ in self._values)}
-        for key in self._containers:
-            has = [n for n in (*step, *step.objects) if n.startswith(f"{key}.")]
-            left = [n for n in has if asked.isdisjoint((n, n.rpartition("@")[0]))]
-            if left:
-                first = f"'{left[0]}'" + (" the first of them" if len(left) > 1 else "")
-                self.remarks.append(
-                    f"the step has {len(left)} in '{key}' that the state has not, {first}"
-                )
+        places: dict[str, Any] = {}
+        alike = [o for o in self.optimizers if o.named_type in types]
+        for name, dtype, shape in told:
+            found = (o.place_of(name, dtype, shape) for o in alike)
+            place = next((p for p in found if p is not None), None)
+            if place is not None:
+                places[name] = place
+        wanted = {name for theirs in ranks.gather(list(places)) for name in theirs}
+        for name, dtype, shape in told:
+            if name not in wanted:
+                continue
+            kind, weight = kind_of(name)
+            role = kind if kind in MOMENTS else "optim"
+            if name in places:
+                self.add_tensor(name, places[name], role, weight)
+            else:
+                self.entries.add(name, weight, role, Box.none(dtype, shape), None)
+            if self.entries.addresses[-1] == NOT_DENSE:
+                self._copies[len(self.entries) - 1] = copy = self._dense(places[name])
+                self.entries.addresses[-1] = copy.data_ptr()
+        self._columns = None
 
     def leave_out(self, names: set[str]) -> None:
         """Do not ask the step for these; `fill` finds what they are."""
         if not names:
             return
-        places = range(len(self._entries))
-        out = [i for i in places if self._entries.names[i] in names]
-        kept = [i for i in places if self._entries.names[i] not in names]
-        self._left_out = self._entries.only(out)
-        self._entries = self._entries.only(kept)
+        places = range(len(self.entries))
+        out = [i for i in places if self.entries.names[i] in names]
+        kept = [i for i in places if self.entries.names[i] not in names]
+        self._left_out = self.entries.only(out)
+        self.entries = self.entries.only(kept)
         self._copies = {
             i: self._copies[old] for i, old in enumerate(kept) if old in self._copies
         }
         self._columns = None
 
+    def part_shared(self) -> None:
+        """Read tensors of a load that share memory into copies, until `fill`."""
+        self._shared = Shared(self.entries, self._dense)
+
     @property
     def facts(self) -> list[tuple[Any, ...]]:
         """What this rank tells of its tensors."""
-        held = self._entries
+        held = self.entries
         return [
             (name, param, role, box.dtype, box.shape, held.instead.get(name, ()))
             for name, param, role, box in zip(
@@ -384,11 +384,17 @@ class State:
 
     def check_names(self) -> None:
         """See that each is of one tensor or value, and of no other rank's value."""
-        values = [name for name, _ in self._values] + self._asked
-        for what, names in (("tensors", self._entries.names), ("values", values)):
+        values = [name for name, _ in self._values] + self.asked
+        for what, names in (("tensors", self.entries.names), ("values", values)):
             if len(set(names)) < len(names):
                 twice = next(name for name, n in Counter(names).items() if n > 1)
                 raise UsageError(f"two {what} are called '{twice}'")
+        for i, place in enumerate(self.entries.addresses if not self.is_save else ()):
+            if place == NOT_DENSE and _overlaps_itself(self.entries.locals[i]):
+                raise UsageError(
+                    f"'{self.entries.names[i]}' cannot be loaded into: elements of it "
+                    "share memory"
+                )
         for name in self._coded:
             first, at, rank = name.rpartition("@")
             if at and rank.isdigit() and first in self._coded:
@@ -399,7 +405,7 @@ class State:
 
     def _united(self, theirs: Sequence[Any]) -> Entries:
         """Pipeline stages hold different tensors: what others have, this rank lacks."""
-        mine = {name: i for i, name in enumerate(self._entries.names)}
+        mine = {name: i for i, name in enumerate(self.entries.names)}
         united, seen = Entries(), dict[str, Any]()
         for name, param, role, dtype, shape, instead in chain.from_iterable(theirs):
             if seen.setdefault(name, (dtype, shape)) != (dtype, shape):
@@ -409,7 +415,7 @@ class State:
             if len(united) == len(seen):
                 continue
             if name in mine:
-                united.extend(self._entries.only([mine[name]]))
+                united.extend(self.entries.only([mine[name]]))
                 continue
             united.add(name, param, role, Box.none(dtype, shape), None)
             if instead:
@@ -420,41 +426,33 @@ class State:
 
     def fill(self, loaded: Loaded) -> None:
         """Put what was loaded where it belongs."""
-        loaded.filled = set(self._entries.names)
+        loaded.filled = set(self.entries.names)
         with no_grad():
             for i, copy in self._copies.items():
-                self._entries.locals[i].copy_(copy)
+                self.entries.locals[i].copy_(copy)
+            if self._shared is not None:
+                self._shared.fill(self._of_objects, loaded)
             if len(self._left_out):
                 self._fill_left_out(loaded)
-        written(self._entries.locals)
+        written(self.entries.locals)
         self._places.fill(loaded.value_of)
         for part in self._parts:
             part.load(loaded)
 
     def _fill_left_out(self, now: Loaded) -> None:
-        loaded = dict(zip(self._entries.names, self._entries.locals))
+        loaded = dict(zip(self.entries.names, self.entries.locals))
         for name, local in zip(self._left_out.names, self._left_out.locals):
             instead = self._left_out.instead.get(name)
             if local is None or not instead:
                 continue
             tied = [loaded[other] for other in instead if other in loaded]
             counted = now.value_of(instead[0]) if not tied else {}
-            if tied:
+            if tied and tied[0].data_ptr() != local.data_ptr():
                 local.copy_(tied[0])
             elif "step" in counted:
                 local.fill_(counted["step"])
 
 
-def _is_told(key: str, step: Checkpoint) -> bool:
-    """Whether the step says all that an object has."""
-    names = {name.split("@")[0] for name in step.objects}
-    return key in names or f"{TREE}.{key}" in names
-
-
-def _is_other(name: str, box: Box, step: Checkpoint) -> bool:
-    """Whether the step has no such tensor, or, where it is no share, another one."""
-    stored = step.tensors.get(name)
-    if stored is None:
-        return True
-    whole = box.size == box.shape
-    return whole and (stored.shape, stored.dtype) != (box.shape, box.dtype)
+def _overlaps_itself(local: Any) -> bool:
+    strides = local.array.strides if isinstance(local, Array) else local.stride()
+    return any(step == 0 and n > 1 for step, n in zip(strides, local.shape))

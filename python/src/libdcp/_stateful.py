@@ -13,7 +13,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any
 
 from ._array import is_array
-from ._errors import MismatchError
+from ._errors import MismatchError, UsageError
 from ._kinds import has_tensors, is_tensor
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TREE = "tree"  # the object "tree.KEY" says how the state of KEY is nested
 _DICTS = {"dict": dict, "ordered dict": OrderedDict}
+_TENSORS = ("tensor", "dtensor", "array")
 _LISTS = {"list": list, "tuple": tuple}
 
 
@@ -46,8 +47,11 @@ class Places:
 
 
 def _put(place: Any, key: Any, value: Any) -> None:
-    if isinstance(place, (MutableMapping, MutableSequence)):
-        place[key] = value
+    if not isinstance(place, (MutableMapping, MutableSequence)):
+        raise UsageError(
+            f"nothing can be put back into a {type(place).__name__}: '{key}'"
+        )
+    place[key] = value
 
 
 class Stateful:
@@ -72,7 +76,14 @@ class Stateful:
             if not _is_tree(tree):
                 raise MismatchError(f"'{TREE}.{key}' of the step is something else")
             missing = [leaf for leaf in _leaves(tree) if leaf[1] not in loaded.filled]
-            rest = loaded.read(missing)
+            for kind, name in missing:
+                if kind == "dtensor":
+                    raise MismatchError(
+                        f"'{name}' of the step is a DTensor, and '{key}' has none yet "
+                        "that says how it lies on the ranks",
+                        hint="let the object make its state before the load",
+                    )
+            rest = {**loaded.apart, **loaded.read(missing)}
             self._dict[key] = _made(tree, self._dict[key], loaded, rest)
         elif loaded.has_value(key):
             self._dict[key] = loaded.value_of(key)
@@ -86,7 +97,7 @@ def _tree_of(name: str, value: Any) -> Any:
     something else.
     """
     if is_tensor(value):
-        return {"tensor": name}
+        return {"dtensor" if hasattr(value, "_local_tensor") else "tensor": name}
     if is_array(value):
         return {"array": name}
     if not has_tensors(value):
@@ -114,13 +125,13 @@ def _is_tree(value: Any) -> bool:
         return type(held) is list and all(
             type(pair) is list and len(pair) == 2 and _is_tree(pair[1]) for pair in held
         )
-    return kind in ("tensor", "array", "value") and type(held) is str
+    return kind in (*_TENSORS, "value") and type(held) is str
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
     """The kind and the name of each tensor and array."""
     ((kind, held),) = tree.items()
-    if kind in ("tensor", "array"):
+    if kind in _TENSORS:
         yield kind, held
     elif kind in _LISTS:
         for item in held:
@@ -135,7 +146,7 @@ def _made(tree: Any, like: Any, loaded: Loaded, rest: Mapping[str, Any]) -> Any:
     ((kind, held),) = tree.items()
     if kind == "value":
         return loaded.value_of(held)
-    if kind in ("tensor", "array"):
+    if kind in _TENSORS:
         return rest.get(held, like)
     if kind in _LISTS:
         old = like if isinstance(like, (list, tuple)) else ()

@@ -19,7 +19,8 @@ from ._array import is_inferring, no_grad
 from ._checkpoint import Checkpoint
 from ._errors import MismatchError, UsageError
 from ._loaded import Loaded
-from ._ranks import Ranks, on_all, on_first
+from ._look import look
+from ._ranks import Ranks, on_all
 from ._saver import (
     Handle,
     SaveResult,
@@ -110,34 +111,6 @@ def _check_said(said: Sequence[Mapping[str, Any]]) -> None:
                     f"ranks mean different things: {what} is {first!r} on rank 0, "
                     f"{theirs.get(what)!r} on rank {rank}"
                 )
-
-
-def _look(
-    made: State,
-    ranks: Ranks,
-    path: str | os.PathLike[str],
-    step: int | None,
-    trust: bool,
-) -> None:
-    """See what the step has before anything is written to: refuse what cannot be loaded,
-    and do not ask for what it lacks and has otherwise, as steps of dcp-train do.
-    """
-    if not made.looks:
-        return
-    names = {name for theirs in ranks.gather(made.value_names) for name in theirs}
-
-    def look() -> set[str]:
-        try:
-            found = Checkpoint(path, step=step)
-        except Exception:  # which the load finds, too, and says on all ranks
-            return set()
-        with found:
-            lacked = made.lacked_by(found)
-            made.check(found, names, trust)
-            made.remark_on(found)
-        return lacked
-
-    made.leave_out(on_first(ranks, look))
 
 
 @in_turn
@@ -322,7 +295,8 @@ def load(
         "trust_pickles": trust_pickles,
     }
     made = agreed(lambda: State(state, ranks), ranks, "load", how)
-    _look(made, ranks, path, step, trust_pickles)
+    look(made, ranks, lambda: Checkpoint(path, step=step), trust_pickles)
+    made.part_shared()
     result, loaded = _abi.LoadResult.new(), ctypes.c_void_p()
     options = _abi.LoadOptions.new(
         path=_abi.raw(path),

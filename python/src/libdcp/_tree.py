@@ -20,7 +20,7 @@ from ._errors import NotFoundError, UnsupportedError
 from ._ranks import ALONE, Ranks
 from ._state import State
 from ._training import agreed, options_of, write
-from ._values import Pickle, is_text
+from ._values import Pickle, is_text, plain_pickle, unpickled
 
 TREE = "tree"  # the object that says how a state is nested; of rank 3, "tree.3"
 
@@ -92,6 +92,7 @@ class _Flat:
         self._boxes = Boxes()
         self._names: set[str] = set()
         self._known: dict[Any, str] = {}  # tensors that share their memory are one
+        self._alive: list[Any] = []  # so that no other one gets its place
 
     def coded(self, value: Any, path: tuple[str, ...]) -> Any:
         """As JSON, of which each list and each plain value is itself."""
@@ -115,9 +116,13 @@ class _Flat:
         if type(value) in (dict, OrderedDict):
             return self._coded_dict(value, path)
         for kind, make, encode, _ in _VALUES:
-            if isinstance(value, make()):
+            if type(value) is make():
                 return {kind: _coded_text(encode(value))}
         name = self._name_of(path)
+        plain = plain_pickle(name, value)
+        if plain is not None:
+            self.objects[name] = Pickle(plain)
+            return {"plain": name}
         out = io.BytesIO()
         torch.save(value, out)
         self.objects[name] = Pickle(out.getvalue())
@@ -157,14 +162,22 @@ class _Flat:
                 f"'{'.'.join(path)}' is no dense tensor of a dtype that steps hold",
                 tensor=".".join(path),
             )
-        place = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
-        key = (*place, dtype, tensor.is_neg(), tensor.is_conj())
+        key = _memory_of(tensor)
         if tensor.numel() == 0 or key not in self._known:
             name = self._name_of(path)
             told = ".".join(path)
             role, param = role_of(path, told, True) if is_text(told) else ("other", name)
-            self.entries.add(name, param, role, *self._boxes.box_of(name, tensor))
+            box, local = self._boxes.box_of(name, tensor)
+            if box.size != box.shape and not self._prefix:
+                raise UnsupportedError(
+                    f"'{told}' is a DTensor of which there is a part here, and this rank "
+                    "saves alone",
+                    tensor=told,
+                    hint="full_tensor() gives the whole one",
+                )
+            self.entries.add(name, param, role, box, local)
             self._known[key] = name
+            self._alive.append(tensor)
         return self._known[key]
 
     def _name_of(self, path: tuple[str, ...]) -> str:
@@ -177,6 +190,13 @@ class _Flat:
             name = f"{wanted}~{n}"
         self._names.add(name)
         return name
+
+
+def _memory_of(tensor: Any) -> tuple[Any, ...]:
+    """What is equal for tensors that are one and the same."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    place = local.device, local.data_ptr() or id(tensor), local.shape, local.stride()
+    return (*place, tensor.shape, tensor.dtype, local.is_neg(), local.is_conj())
 
 
 def _as_name(text: str) -> str:
@@ -227,7 +247,7 @@ _LISTS: tuple[Any, ...] = (
     ("size", _size, lambda items: _size()(items)),
 )
 _VALUES: tuple[Any, ...] = (
-    ("path", lambda: pathlib.PurePath, str, pathlib.Path),
+    ("path", lambda: type(pathlib.Path()), str, pathlib.Path),
     ("dtype", _dtype, lambda v: str(v).removeprefix("torch."), _dtype_of),
     ("device", _device, str, lambda name: _device()(name)),
     (
@@ -289,6 +309,8 @@ class _Decoder:
             return _MAKE[kind](self.decoded(value))
         if kind in _READ:
             return _READ[kind](_decoded_text(value))
+        if kind == "plain":
+            return unpickled(value, self._objects[value], self._trust)
         return _unpickled(value, self._objects[value], self._trust)
 
     def _as_marked(self, name: str, is_parameter: bool, grad: bool) -> Any:

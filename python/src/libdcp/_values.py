@@ -84,7 +84,44 @@ def code_of(name: str, value: Any) -> tuple[bool, bytes]:
         return False, bytes(value)
     if is_json(value):
         return True, json.dumps(value).encode()
-    return False, pickle.dumps(value)
+    return False, _pickled(name, value)
+
+
+def _pickled(name: str, value: Any) -> bytes:
+    made = io.BytesIO()
+    try:
+        _Pickler(made).dump(value)
+    except UsageError as why:
+        raise UsageError(f"'{name}': {why}", hint=why.hint) from None
+    except Exception as why:
+        raise UnsupportedError(f"'{name}' cannot be pickled: {why}") from why
+    return made.getvalue()
+
+
+def plain_pickle(name: str, value: Any) -> bytes | None:
+    """Its pickle, where that is plain data; None: it could run a program, or is none."""
+    try:
+        data = _pickled(name, value)
+        unpickled(name, data, trust=False)
+    except UnsupportedError:
+        return None
+    return data
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what would only say where another checkpoint was."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Leave all else to pickle."""
+        from ._checkpoint import Checkpoint
+        from ._tensor import Box
+
+        if isinstance(value, (Box, Checkpoint)):
+            raise UsageError(
+                f"a {type(value).__name__} of an open checkpoint is not saved",
+                hint="read it first: .torch(), .numpy(), .state_dict()",
+            )
+        return NotImplemented
 
 
 def unpickled(name: str, data: bytes, trust: bool) -> Any:

@@ -1,0 +1,51 @@
+"""What ranks hold whole, and must have alike: digests of it, and what differs in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ._columns import digest_at
+from ._entries import Entries
+
+MANY = 1024  # tensors of no model and no optimizer, of which not each save compares all
+SMALL_BYTES = 1 << 12
+
+
+class Replicas:
+    """Of the tensors of one rank: digests by name.
+
+    `must` be alike, or the step would be a mixture; of those that `should`, rank 0's are
+    what is saved.
+    """
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self.must: dict[str, bytes] = {}
+        self.should: dict[str, bytes] = {}
+
+    def mark(
+        self, held: Entries, is_first: bool, of_objects: set[str], buffers: set[str]
+    ) -> None:
+        """Look at all of them the first time, since that reads them, and in each save at
+        small ones of no model: counters are alike before the first step. Stages of a
+        pipeline may use a name for different weights.
+        """
+        others = [i for i, role in enumerate(held.roles) if role == "other"]
+        few = others if len(others) <= MANY else []
+        for i in range(len(held)) if is_first else few:
+            name, box, at = held.names[i], held.boxes[i], held.addresses[i]
+            if box.size != box.shape or at <= 0:
+                continue
+            n_bytes = held.locals[i].nbytes
+            if not is_first and n_bytes > SMALL_BYTES:
+                continue
+            if name in of_objects:
+                self.should[name] = digest_at(at, n_bytes)
+            elif name not in buffers and name not in self.must:
+                self.must[name] = digest_at(at, n_bytes)
+
+
+def differing(marks: Sequence[Mapping[str, bytes]]) -> list[str]:
+    """Names of which ranks that have them have different digests."""
+    names = sorted({name for theirs in marks for name in theirs})
+    return [n for n in names if len({m[n] for m in marks if n in m}) > 1]
