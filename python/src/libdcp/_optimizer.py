@@ -260,12 +260,14 @@ class _ByPyTorch:
         prefix = prefix_of(model, models)
         self._prefix, self._optimizer = prefix, optimizer
         is_new = not optimizer.state
-        with _apart(optimizer):
+        # PyTorch makes an update of one that has no state: none in a save.
+        still = (
+            _without_steps(optimizer) if is_new and is_save else contextlib.nullcontext()
+        )
+        with _apart(optimizer), still:
             self._dict = get_optimizer_state_dict(self._model, optimizer)
         if is_new:  # it stays so, until there is something to load
             optimizer.state.clear()
-        if is_new and is_save:
-            self._dict["state"] = {}
         self.state = {prefix + name: v for name, v in self._dict["state"].items()}
         self.extra = {
             name: value
@@ -379,6 +381,18 @@ def _zero(values: Iterable[Any]) -> None:
             _zero(shard.tensor for shard in value.local_shards())
         elif is_tensor(value):
             value.zero_()
+
+
+@contextlib.contextmanager
+def _without_steps(optimizer: Any) -> Iterator[None]:
+    mine = vars(optimizer).get("step")
+    optimizer.step = lambda *_args, **_how: None
+    try:
+        yield
+    finally:
+        del optimizer.step
+        if mine is not None:
+            optimizer.step = mine
 
 
 @contextlib.contextmanager

@@ -1,0 +1,149 @@
+"""What ranks have alike, what each has of its own, and what they must agree on."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+from conftest import peer
+from ranks import run_ranks
+
+import libdcp
+
+torch = peer("torch")
+import torch.distributed as dist  # noqa: E402
+
+
+def said(act):
+    """What it raises, and what it warns of."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            act()
+            why = None
+        except libdcp.Error as error:
+            why = f"{type(error).__name__}: {error}"
+    return why, [str(w.message) for w in told if "tensor '" in str(w.message)]
+
+
+class Meter:
+    """Counts in tensors, on each rank its own."""
+
+    def __init__(self):
+        self.total, self.n = torch.zeros(1), 0
+
+    def state_dict(self):
+        return {"total": self.total, "n": self.n}
+
+    def load_state_dict(self, state):
+        self.total, self.n = state["total"], state["n"]
+
+
+def steps_that_differ(path):
+    rank = dist.get_rank()
+    state = {"w": torch.ones(3)}
+    found = [
+        said(lambda: libdcp.save(state, path, step=rank)),
+        said(lambda: libdcp.save(state, path, step=5, parity=rank)),
+        said(lambda: libdcp.save_async(state, path, step=5, keep=rank)),
+    ]
+    libdcp.save(state, path, step=6)
+    found.append(said(lambda: libdcp.load(state, path, step=6 + rank)))
+    act = (libdcp.save, libdcp.load)[rank]
+    found.append(said(lambda: act(state, path, step=6)))
+    libdcp.load(state, path)
+    return [why for why, _ in found]
+
+
+def test_ranks_that_mean_different_things(tmp_path):
+    first, second = run_ranks(2, steps_that_differ, str(tmp_path))
+    assert first == second
+    for why, what in zip(first, ("step", "parity", "keep", "step", "call")):
+        assert why.startswith(f"MismatchError: ranks mean different things: {what} is ")
+    assert sorted(p.name for p in tmp_path.iterdir() if "step" in p.name) == [
+        "step-00000006"
+    ]
+
+
+def counting(path):
+    rank, meter, told = dist.get_rank(), Meter(), []
+    for step in (1, 2):
+        told.append(
+            said(functools.partial(libdcp.save, {"meter": meter}, path, step=step))
+        )
+        meter.total += 1 + rank
+        meter.n += 1 + rank
+    got = Meter()
+    libdcp.load({"meter": got}, path)
+    counter = torch.zeros(1)
+    libdcp.save({"count": counter}, path, step=3)
+    counter += rank
+    told.append(said(lambda: libdcp.save({"count": counter}, path, step=4)))
+    return told, got.total.item(), got.n
+
+
+def test_what_differs_after_the_first_save(tmp_path):
+    """Of objects rank 0's tensors are saved, and that is told; a tensor is refused."""
+    ((first, *more), (others, *rest)) = run_ranks(2, counting, str(tmp_path))
+    why = "tensor 'meter.total' is not the same on all ranks: that of rank 0 is saved"
+    assert first[:2] == [(None, []), (None, [why])]
+    assert others[:2] == [(None, [])] * 2
+    assert first[2][0] == others[2][0]
+    assert first[2][0].startswith("MismatchError: tensor 'count' is not the same on all")
+    assert more == [1.0, 1] and rest == [1.0, 2]
+
+
+def not_of_the_group(path):
+    group = dist.new_group([0])
+    return said(lambda: libdcp.save({"w": torch.ones(3)}, path, step=1, group=group))
+
+
+def test_ranks_that_are_not_in_the_group(tmp_path):
+    first, second = run_ranks(2, not_of_the_group, str(tmp_path))
+    assert first[0] is None
+    assert second[0].startswith("UsageError: this rank is not in the group")
+
+
+def stages(path, world):
+    """A pipeline's part of four layers."""
+    rank = dist.get_rank()
+    per = 4 // world
+    mine = range(rank * per, (rank + 1) * per)
+    model = torch.nn.ModuleDict({str(i): torch.nn.Linear(2, 2) for i in mine})
+    return {"model": model, "optim": torch.optim.AdamW(model.parameters(), lr=rank + 1.0)}
+
+
+def save_stages(path):
+    state = stages(path, 2)
+    sum(layer(torch.ones(1, 2)).sum() for layer in state["model"].values()).backward()
+    state["optim"].step()
+    libdcp.save(state, path, step=1)
+
+
+def load_stages(path):
+    state = stages(path, 4)
+    libdcp.load(state, path)
+    (group,) = state["optim"].param_groups
+    return group["lr"], len(state["optim"].state)
+
+
+def test_another_number_of_stages(tmp_path):
+    """Each has the settings of those that had its weights."""
+    run_ranks(2, save_stages, str(tmp_path))
+    told = run_ranks(4, load_stages, str(tmp_path))
+    assert told == [(1.0, 2), (1.0, 2), (2.0, 2), (2.0, 2)]
+
+
+def optimizer_first(path):
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model)
+    optim = torch.optim.AdamW(model.parameters())
+    with torch.no_grad():
+        model(torch.ones(1, 4))  # weights stay whole until they are asked for
+    return said(lambda: libdcp.save({"optim": optim, "model": model}, path, step=1))[0]
+
+
+def test_an_optimizer_before_its_model(tmp_path):
+    assert run_ranks(2, optimizer_first, str(tmp_path)) == [None, None]

@@ -1,0 +1,244 @@
+"""State that optimizers make late, or in ways of their own, comes back all the same."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from conftest import peer
+from ranks import run_ranks
+
+import libdcp
+
+torch = peer("torch")
+
+
+class Late(torch.optim.Optimizer):
+    """Makes a number and a tensor in its second update; its step takes no closure."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["k"] = state.get("k", 0) + 1
+            if state["k"] > 1:
+                state["scale"] = state.get("scale", 1.0) * 0.9
+                state.setdefault("mean", torch.zeros_like(p)).add_(p.grad)
+                state.setdefault("seen", torch.zeros(3)).add_(1)
+            p.sub_(0.1 * state.get("scale", 1.0) * p.grad)
+
+
+class Counts(torch.optim.SGD):
+    """Has more in its state dict than state and groups."""
+
+    def __init__(self, params, **how):
+        super().__init__(params, lr=0.1, **how)
+        self.k = 0
+
+    def step(self, closure=None):
+        self.k += 1
+        return super().step(closure)
+
+    def state_dict(self):
+        return {**super().state_dict(), "k": self.k}
+
+    def load_state_dict(self, state_dict):
+        state_dict = dict(state_dict)
+        self.k = state_dict.pop("k", 0)
+        super().load_state_dict(state_dict)
+
+
+class Masters(torch.optim.Optimizer):
+    """Keeps weights in fp32."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            master = self.state[p].setdefault("master", p.float() + 1e-6)
+            master.sub_(p.grad.float(), alpha=self.param_groups[0]["lr"])
+            p.copy_(master)
+
+
+def sgd(**how):
+    return lambda params: torch.optim.SGD(params, lr=0.1, **how)
+
+
+def adam(**how):
+    return lambda params: torch.optim.AdamW(params, lr=0.1, **how)
+
+
+def train(state, n):
+    for _ in range(n):
+        state["optim"].zero_grad()
+        out = state["model"](
+            torch.ones(1, 2, dtype=next(state["model"].parameters()).dtype)
+        )
+        out.square().sum().backward()
+        state["optim"].step()
+    return state
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+@pytest.mark.parametrize(
+    ("make", "other"),
+    [
+        (Late, Late),
+        (Counts, Counts),
+        (adam(amsgrad=True), adam()),
+        (sgd(momentum=0.9), sgd()),
+        (sgd(momentum=0.9, nesterov=True), sgd(momentum=0.1)),
+    ],
+    ids=["late", "counts", "amsgrad", "momentum", "nesterov"],
+)
+@pytest.mark.parametrize("updates", [1, 3])
+def test_it_goes_on_as_it_would(tmp_path, make, other, updates):
+    torch.manual_seed(0)
+    net = torch.nn.Linear(2, 2)
+    state = train({"model": net, "optim": make(net.parameters())}, updates)
+    libdcp.save(state, tmp_path, step=1)
+    net = torch.nn.Linear(2, 2)
+    into = {"model": net, "optim": other(net.parameters())}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.load(into, tmp_path)
+    assert same(into["optim"].state_dict(), state["optim"].state_dict())
+    train(state, 2), train(into, 2)
+    assert torch.equal(net.weight, state["model"].weight)
+
+
+def test_sparse_gradients(tmp_path):
+    def make():
+        net = torch.nn.Embedding(4, 2, sparse=True)
+        return {"model": net, "optim": torch.optim.SparseAdam(net.parameters())}
+
+    state, into = make(), make()
+    state["model"](torch.tensor([1, 2])).sum().backward()
+    state["optim"].step()
+    libdcp.save(state, tmp_path, step=1)
+    libdcp.load(into, tmp_path)
+    assert same(into["optim"].state_dict(), state["optim"].state_dict())
+
+
+def test_a_load_calls_no_step_of_wrappers(tmp_path):
+    """A scheduler counts them; a save makes none at all."""
+    net = torch.nn.Linear(2, 2)
+    state = {"model": net, "optim": Counts(net.parameters())}
+    libdcp.save(state, tmp_path, step=1)
+    assert state["optim"].k == 0
+    optim = torch.optim.AdamW(net.parameters())
+    calls, step = [], optim.step
+    optim.step = lambda *args, **how: calls.append(step(*args, **how))
+    libdcp.save(train({"model": net, "optim": optim}, 1), tmp_path, step=2)
+    optim.state.clear()
+    libdcp.load({"model": net, "optim": optim}, tmp_path)
+    assert len(calls) == 1 and len(optim.state) == 2
+
+
+def test_masters_under_hooks(tmp_path):
+    """PyTorch rounds what it loads to the dtype of the weight."""
+
+    def make():
+        net = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
+        optim = Masters(net.parameters(), {"lr": 0.1})
+        optim.register_state_dict_post_hook(lambda _, state: state)
+        return {"model": net, "optim": optim}
+
+    state, into = train(make(), 1), make()
+    libdcp.save(state, tmp_path, step=1)
+    libdcp.load(into, tmp_path)
+    for ours, theirs in zip(into["optim"].state.values(), state["optim"].state.values()):
+        assert theirs["master"].dtype == torch.float32 and same(ours, theirs)
+
+
+class Partly(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def partly(path, original):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    def make():
+        net = FullyShardedDataParallel(
+            Partly(),
+            device_id=torch.device("cpu"),
+            use_orig_params=original,
+            auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
+        )
+        return {"model": net, "optim": torch.optim.AdamW(net.parameters())}
+
+    torch.manual_seed(0)
+    state = train(make(), 2)
+    libdcp.save(state, path, step=1)
+    into = make()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        libdcp.load(into, path)
+    train(state, 1), train(into, 1)
+    with FullyShardedDataParallel.summon_full_params(state["model"]):
+        ours = {n: p.clone() for n, p in state["model"].named_parameters()}
+    with FullyShardedDataParallel.summon_full_params(into["model"]):
+        theirs = dict(into["model"].named_parameters())
+        alike = all(torch.equal(p, theirs[n]) for n, p in ours.items())
+    return alike, any("PyTorch wants some: zeros" in str(w.message) for w in told)
+
+
+@pytest.mark.parametrize("original", [True, False])
+def test_weights_of_fsdp1_without_updates(tmp_path, original):
+    told = run_ranks(2, partly, str(tmp_path), original)
+    assert told == [(True, True), (True, False)]
+
+
+class Extra(torch.nn.Module):
+    def __init__(self, extra):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.extra = extra
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+@pytest.mark.parametrize(
+    ("had", "has"),
+    [
+        ({"t": torch.ones(2), "u": torch.ones(1), "v": [1]}, {"t": torch.zeros(2)}),
+        ({"t": torch.ones(2)}, None),
+        (torch.arange(9, dtype=torch.uint8), torch.zeros(0, dtype=torch.uint8)),
+        ({"n": 3}, {"n": 1, "m": 2}),
+        (None, {"t": torch.zeros(2)}),
+    ],
+    ids=["more", "none", "longer", "plain", "nothing"],
+)
+def test_extra_state_of_modules(tmp_path, had, has):
+    libdcp.save({"model": torch.nn.Sequential(Extra(had))}, tmp_path, step=1)
+    net = torch.nn.Sequential(Extra(has))
+    libdcp.load({"model": net}, tmp_path)
+    assert same(net[0].extra, had)
+
+
+def test_buffers_that_the_model_has_not(tmp_path):
+    libdcp.save({"model": torch.nn.BatchNorm1d(2)}, tmp_path, step=1)
+    net = torch.nn.BatchNorm1d(2, track_running_stats=False)
+    with pytest.warns(RuntimeWarning, match="the step has 3 buffers that no model has"):
+        libdcp.load({"model": net}, tmp_path)

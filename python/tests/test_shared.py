@@ -1,0 +1,90 @@
+"""Loads into tensors that share memory: each is what the step has, or is told of."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy
+import pytest
+from conftest import peer
+
+import libdcp
+
+torch = peer("torch")
+
+
+class Average:
+    """An average of weights that is the weights themselves until its first update."""
+
+    def __init__(self, net):
+        self.shadow = {n: p.detach() for n, p in net.named_parameters()}
+
+    def state_dict(self):
+        return {"shadow": self.shadow}
+
+    def load_state_dict(self, state):
+        self.shadow = state["shadow"]
+
+
+@pytest.mark.parametrize("order", [("model", "ema"), ("ema", "model")])
+def test_an_average_that_begins_as_the_weights(tmp_path, order):
+    net = torch.nn.Linear(300, 300)
+    ema = Average(net)
+    ema.shadow = {n: v + 1 for n, v in ema.shadow.items()}
+    state = {"model": net, "ema": ema}
+    libdcp.save({key: state[key] for key in order}, tmp_path, step=1)
+    other = torch.nn.Linear(300, 300)
+    into = {"model": other, "ema": Average(other)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.load({key: into[key] for key in order}, tmp_path)
+    assert torch.equal(other.weight, net.weight)
+    assert torch.equal(into["ema"].shadow["weight"], net.weight + 1)
+
+
+class Tied(torch.nn.Module):
+    def __init__(self, tied):
+        super().__init__()
+        self.head, self.embed = (torch.nn.Linear(3, 3, bias=False) for _ in range(2))
+        if tied:
+            self.head.weight = self.embed.weight
+
+
+def test_weights_that_are_tied_now(tmp_path):
+    """One weight has one of the two, and that is told."""
+    libdcp.save({"model": Tied(True)}, tmp_path / "tied", step=1)
+    saved, net = Tied(False), Tied(True)
+    libdcp.save({"model": saved}, tmp_path / "two", step=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.load({"model": net}, tmp_path / "tied")
+    with pytest.warns(RuntimeWarning, match="are one weight, and were two in the step"):
+        libdcp.load({"model": net}, tmp_path / "two")
+    assert torch.equal(net.head.weight, saved.head.weight)
+
+
+@pytest.mark.parametrize("zeros", [torch.zeros, numpy.zeros], ids=["torch", "numpy"])
+def test_parts_of_a_tensor(tmp_path, zeros):
+    """The first name has all it is to have; what the other lacks is told."""
+    whole = zeros(6)
+    whole[:] = 1
+    libdcp.save({"a": whole, "b": whole[2:4]}, tmp_path / "alike", step=1)
+    libdcp.save({"a": whole, "b": whole[2:4] * 5, "c": whole}, tmp_path / "two", step=1)
+    into = zeros(6)
+    state = {"a": into, "b": into[2:4]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.load(state, tmp_path / "alike")
+    assert into.sum() == 6
+    with pytest.warns(RuntimeWarning, match="'b' shares memory with 'a'"):
+        libdcp.load(state, tmp_path / "two")
+    assert into.sum() == 6
+
+
+def test_elements_that_share_memory(tmp_path):
+    state = {"w": torch.ones(2), "x": torch.ones(1).expand(3)}
+    libdcp.save(state, tmp_path, step=1)
+    state["w"].zero_()
+    with pytest.raises(libdcp.UsageError, match="elements of it share memory"):
+        libdcp.load(state, tmp_path)
+    assert state["w"].sum() == 0
