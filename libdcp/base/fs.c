@@ -2,6 +2,7 @@
 
 #include "mem.h"
 #include "str.h"
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -145,8 +146,24 @@ static int make_dir(const char *path, struct dcp_error *err)
                          "cannot make folder '%s'", path);
 }
 
+/* "s3://bucket/run", also behind a folder that a caller made it relative to. */
+static bool is_url(const char *path)
+{
+    const char *mark = strstr(path, "://"), *at = mark;
+
+    while (at && at > path && (isalnum((unsigned char)at[-1]) || strchr("+.-", at[-1])))
+        at--;
+    return at && at < mark && isalpha((unsigned char)*at) &&
+           (at == path || at[-1] == '/');
+}
+
 int dcp_fs_make_dirs(const char *path, struct dcp_error *err)
 {
+    if (is_url(path)) {
+        dcp_error_set(err, DCP_E_USAGE, "'%s' is a URL, and no path", path);
+        dcp_error_hint(err, "the storage is written to where it is mounted");
+        return DCP_E_USAGE;
+    }
     DCP_CLEANUP_FREE char *part = strdup(path);
     if (!part)
         return dcp_error_memory(err, path);

@@ -15,7 +15,7 @@ int dcp_fs_write_at(int fd, const void *data, size_t size_bytes, uint64_t offset
  * MEMORY, CORRUPT when longer than max_bytes. */
 int dcp_fs_read_file(const char *path, size_t max_bytes, void **out,
                      size_t *out_size_bytes, struct dcp_error *err);
-/* mkdir -p. */
+/* mkdir -p. A URL, which would become folders, is refused: USAGE. */
 int dcp_fs_make_dirs(const char *path, struct dcp_error *err);
 /* The same; *out_first is the first that was not there (caller frees), or NULL. After a
  * failure nothing is left of it. */

@@ -187,6 +187,31 @@ def test_progress_of_bars(run, tmp_path):
     assert Bar.made[1].n == Bar.made[1].total
 
 
+def test_closed(run):
+    """Nothing says that there is nothing."""
+    with libdcp.open(run) as ckpt:
+        assert "trainer" in ckpt.objects
+        with pytest.raises(libdcp.UsageError, match=r"libdcp\.open opens it"):
+            ckpt.diff(str(run))
+    with pytest.raises(libdcp.UsageError, match="is closed"):
+        ckpt.objects.get("trainer", {})
+    with pytest.raises(libdcp.UsageError, match="a step is a whole number"):
+        libdcp.open(run, step="1")
+
+
+def test_configurations(run, tmp_path):
+    """A model's, as a dict, a text or a file."""
+    with libdcp.open(run) as ckpt:
+        config = ckpt.objects["model_config"]
+    (tmp_path / "c.json").write_text(json.dumps(config))
+    ways = (config, json.dumps(config), tmp_path / "c.json", str(tmp_path / "c.json"))
+    for i, way in enumerate(ways):
+        libdcp.export(run, tmp_path / f"hf{i}", config=way)
+        assert json.loads((tmp_path / f"hf{i}" / "config.json").read_text())
+    with pytest.raises(libdcp.NotFoundError, match=r"config: 'none\.json' is no JSON"):
+        libdcp.export(run, tmp_path / "hf", config="none.json")
+
+
 def test_callbacks_that_raise(run, tmp_path):
     def fail(done: int, total: int) -> None:
         raise RuntimeError(f"at {done}")

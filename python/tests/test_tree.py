@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import math
 import multiprocessing
 import os
@@ -83,6 +84,46 @@ def test_texts_that_are_no_json(tmp_path):
     with libdcp.open(tmp_path / "run") as ckpt:
         assert sorted(ckpt)[:2] == ["a?b", "a?b~2"]
         assert isinstance(ckpt.objects["tree"], dict)
+
+
+def test_plain_values_of_other_classes(tmp_path):
+    """They come back as what they were, and need no trust."""
+    tree = {
+        "posix": pathlib.PurePosixPath("/a/b"),
+        "when": datetime.datetime(2026, 1, 2),
+        "deque": collections.deque([1, (2, 3)], maxlen=4),
+        "slice": slice(1, 2),
+        "frozen": frozenset({1}),
+        "default": collections.defaultdict(list, a=[1]),
+    }
+    got = saved_and_loaded(tmp_path / "run", tree)
+    assert got == tree and [type(v) for v in got.values()] == [
+        type(v) for v in tree.values()
+    ]
+
+
+def dtensors(path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    tree = {
+        str(i): distribute_tensor(torch.full((4, 4), i), mesh, [Replicate()])
+        for i in range(3)
+    }
+    if dist.get_rank() == 0:
+        got = saved_and_loaded(f"{path}/whole", tree)
+        assert all((got[name] == int(name)).all() for name in tree)
+    part = distribute_tensor(torch.arange(8), mesh, [Shard(0)])
+    if dist.get_world_size() > 1:
+        with pytest.raises(libdcp.UnsupportedError, match="this rank saves alone"):
+            saved_and_loaded(f"{path}/part{dist.get_rank()}", {"part": part})
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_dtensors(tmp_path, world):
+    """They say of no memory where it lies: each is itself all the same."""
+    run_ranks(world, dtensors, str(tmp_path))
 
 
 def test_parameters(tmp_path):

@@ -142,6 +142,60 @@ def test_arrays_with_more_than_numbers(tmp_path):
     assert into["w"].tolist() == [1, 1, 1]
 
 
+def test_what_is_no_state(tmp_path):
+    """What somebody gives at first, and what would say where another checkpoint was."""
+    numpy, torch = peer("numpy"), peer("torch")
+    net = torch.nn.Linear(1, 1)
+    for wrong in (net, [net], None, net.weight):
+        for act in (libdcp.save, libdcp.load):
+            how = {"step": 1} if act is libdcp.save else {}
+            with pytest.raises(libdcp.UsageError, match="a state is a dict") as told:
+                act(wrong, tmp_path / "run", **how)
+            assert "model" in told.value.hint
+    libdcp.save({"w": numpy.ones(2)}, tmp_path / "first", step=1)
+    with libdcp.open(tmp_path / "first") as ckpt:
+        for lazy in (ckpt["w"], {"a": [ckpt["w"][1:]]}, ckpt):
+            with pytest.raises(
+                libdcp.UsageError, match=r"'x': a .* of an open checkpoint"
+            ):
+                libdcp.save({"x": lazy}, tmp_path / "run", step=1)
+    with pytest.raises(libdcp.UnsupportedError, match="'f' cannot be pickled"):
+        libdcp.save({"f": lambda: 1}, tmp_path / "run", step=1)
+    for wrong, why in (
+        ({"step": "1"}, "step is a whole number"),
+        ({"step": 1.5}, "step is a whole number"),
+        ({"step": 1, "keep": -1}, "keep is no number below 0"),
+    ):
+        with pytest.raises(libdcp.UsageError, match=why):
+            libdcp.save({"x": 1}, tmp_path / "run", **wrong)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/run", "gs://a/b", "hf://me/x"])
+def test_urls(tmp_path, monkeypatch, url):
+    """They are no folders here."""
+    monkeypatch.chdir(tmp_path)
+    libdcp.save({"w": peer("numpy").ones(2)}, "run", step=1)
+    for act in (
+        lambda: libdcp.save({"x": 1}, url, step=1),
+        lambda: libdcp.save_async({"x": 1}, url, step=1),
+        lambda: libdcp.reshard("run", url),
+        lambda: libdcp.export("run", f"{url}.npz", only="all"),
+    ):
+        with pytest.raises(libdcp.UsageError, match="is a URL, and no path"):
+            act()
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_inference_mode(tmp_path):
+    torch = peer("torch")
+    state = {"w": torch.ones(2)}
+    libdcp.save(state, tmp_path, step=1)
+    refused = pytest.raises(libdcp.UsageError, match="makes what cannot be trained")
+    with torch.inference_mode(), refused:
+        libdcp.load(state, tmp_path)
+
+
 def test_paths(tmp_path, monkeypatch):
     """A save goes where a load looks, also behind a link, and nowhere without a path."""
     (tmp_path / "far" / "deep").mkdir(parents=True)

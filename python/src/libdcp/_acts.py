@@ -11,8 +11,8 @@ from typing import Any, Union
 
 from . import _abi, _abi_acts
 from ._act import Act, Progress
-from ._checkpoint import warn_of_passed
-from ._errors import UsageError
+from ._checkpoint import check_step, warn_of_passed
+from ._errors import NotFoundError, UsageError
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -91,7 +91,7 @@ def reshard(
     parity: int = 0,
     select: Sequence[str] | None = None,
     trust: Sequence[str] | None = None,
-    config: Mapping[str, Any] | str | None = None,
+    config: Mapping[str, Any] | Path | None = None,
     spelling: str | None = None,
     prefix: str | None = None,
     max_shard_bytes: int = 0,
@@ -112,7 +112,8 @@ def reshard(
     stopped, leaves nothing. Arguments are as the options of `dcp-reshard`: `to` a format
     of `formats()`, `layout` "zero1", `dtype` "bf16", `only` "model" or "optim", `weights`
     "model" or "master", `rename` rules, `codec` "split", `parity` files more, `select`
-    patterns of names, `trust` globals of pickles, `config` the model's config.json,
+    patterns of names, `trust` globals of pickles, `config` the model's config.json or
+    what is in it,
     `force` replaces the target, `lossy` leaves out what it cannot hold, `reflink` shares
     blocks of the file system with the source where they lie alike.
     """
@@ -131,7 +132,7 @@ def export(
     rename: str | None = None,
     select: Sequence[str] | None = None,
     trust: Sequence[str] | None = None,
-    config: Mapping[str, Any] | str | None = None,
+    config: Mapping[str, Any] | Path | None = None,
     spelling: str | None = None,
     prefix: str | None = None,
     max_shard_bytes: int = 0,
@@ -154,6 +155,23 @@ def export(
     return _reshard(locals(), for_export=True)
 
 
+def _config_of(given: Mapping[str, Any] | Path | None) -> str | None:
+    """The text of a model's configuration, which may be in a file."""
+    if isinstance(given, Mapping):
+        return json.dumps(dict(given))
+    if isinstance(given, str) and given.lstrip()[:1] == "{":
+        return given
+    if given is None:
+        return None
+    try:
+        with open(given, encoding="utf-8") as file:
+            return file.read()
+    except OSError as why:
+        raise NotFoundError(
+            f"config: {os.fspath(given)!r} is no JSON, and no file: {why.strerror}"
+        ) from None
+
+
 def _list(texts: Sequence[str] | None) -> Any:
     if texts is None:
         return None
@@ -163,11 +181,8 @@ def _list(texts: Sequence[str] | None) -> Any:
 
 
 def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
-    if given["step"] is not None and given["step"] < 0:
-        raise UsageError(f"a step is not negative: {given['step']}")
-    config = given["config"]
-    if config is not None and not isinstance(config, str):
-        config = json.dumps(config)
+    check_step(given["step"])
+    config = _config_of(given["config"])
     options = _abi_acts.ReshardOptions.new(
         source=_abi.raw(given["source"]),
         target=_abi.raw(given["target"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import operator
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -132,8 +133,7 @@ class Checkpoint(Mapping[str, Tensor]):
         verify: bool = True,
     ) -> None:
         """See `libdcp.open`."""
-        if step is not None and step < 0:
-            raise UsageError(f"a step is not negative: {step}")
+        check_step(step)
         self._how = {"step": step, "base": base, "threads": threads, "verify": verify}
         self._path = path
         options = _abi.OpenOptions.new(
@@ -152,10 +152,15 @@ class Checkpoint(Mapping[str, Tensor]):
         )
         self._open: _Handle | None = _Handle(value.value)
         self._table = _Table(self._handle)
-        #: What is not a tensor, by name: JSON is parsed, anything else is bytes.
-        self.objects: Mapping[str, Any] = _Objects(self._handle)
+        self._objects = _Objects(self._handle)
 
     # -- what is there -----------------------------------------------------------------
+
+    @property
+    def objects(self) -> Mapping[str, Any]:
+        """What is not a tensor, by name: JSON is parsed, anything else is bytes."""
+        assert self._handle  # or it says that it is closed
+        return self._objects
 
     def _trained(self) -> set[str]:
         """Weights for which an optimizer keeps something besides a master."""
@@ -314,6 +319,11 @@ class Checkpoint(Mapping[str, Tensor]):
         They may be of any formats and world sizes: tensors are paired by name, else by
         what they are to training. What has equal fingerprints is not read.
         """
+        if not isinstance(other, Checkpoint):
+            raise UsageError(
+                f"a checkpoint is compared with another, not with {other!r}",
+                hint="libdcp.open opens it",
+            )
         found: list[Difference] = []
 
         def keep(how: int, a: int, b: int, first: int) -> None:
@@ -345,7 +355,6 @@ class Checkpoint(Mapping[str, Tensor]):
     def close(self) -> None:
         """Let go of files and memory, once what is being read has been."""
         self._open = None
-        self.objects = {}
 
     def __enter__(self) -> Checkpoint:
         """Be open inside a `with`."""
@@ -475,6 +484,18 @@ def tensor_of(checkpoint: Checkpoint, name: str) -> Tensor:
 
 def _reopen(path: str, how: dict[str, Any]) -> Checkpoint:
     return Checkpoint(path, **how)
+
+
+def check_step(step: int | None) -> None:
+    """See that it is one, or None."""
+    if step is None:
+        return
+    try:
+        is_one = operator.index(step) >= 0
+    except TypeError:
+        is_one = False
+    if not is_one:
+        raise UsageError(f"a step is a whole number from 0 on, not {step!r}")
 
 
 def open_checkpoint(

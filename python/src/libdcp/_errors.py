@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from . import _abi
+
+if TYPE_CHECKING:
+    from ._facts import Finding
 
 
 class Error(Exception):
@@ -60,7 +65,7 @@ class CorruptError(Error):
     """Bytes are not what was written. `findings` lists them, of a verify."""
 
     code = "CORRUPT"
-    findings: tuple[object, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 class MismatchError(Error):

@@ -7,10 +7,12 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 
+from ._errors import UsageError
 from ._ranks import Ranks, on_first
 
 _PART = ".libdcp-part-"  # ".NAME.libdcp-part-XXXXXXXX": of NAME, while a save goes on
@@ -20,12 +22,22 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Refuse what would become folders of that name."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", os.fspath(path)):
+        raise UsageError(
+            f"'{os.fspath(path)}' is a URL, and no path",
+            hint="the storage is written to where it is mounted",
+        )
+
+
 @contextlib.contextmanager
 def published(path: str | os.PathLike[str], ranks: Ranks) -> Iterator[str]:
     """Give a hidden folder to save into; it has its name when all ranks are done.
 
     What had that name before is whole until then, and gone afterwards.
     """
+    check_path(path)
     path = os.path.abspath(path)
     with hidden(path, ranks) as room:
         folder = os.path.join(room, "new")
@@ -51,6 +63,7 @@ def hidden(path: str | os.PathLike[str], ranks: Ranks) -> Iterator[str]:
 
     It is gone afterwards; where rank 0 was killed, with the next use for that path.
     """
+    check_path(path)
     path = os.path.abspath(path)
     with contextlib.ExitStack() as stack:
         name = on_first(ranks, lambda: stack.enter_context(_own_room(path)))

@@ -106,6 +106,8 @@ class Box:
             return made if device is None else made.to(device)
         if device is not None:
             raise UsageError("`out` is on a device already")
+        if not isinstance(out, torch.Tensor):
+            raise UsageError(f"`out` is a tensor of PyTorch, not a {type(out).__name__}")
         self._check_out(tuple(out.shape), out.dtype, dtype)
         if out.is_meta:
             raise UsageError("`out` is on the meta device: it has no memory")
@@ -153,9 +155,10 @@ class Box:
         """Read its bytes into a writable buffer of that size: a bytearray, an mmap."""
         view = memoryview(buffer)
         if view.readonly or not view.c_contiguous or view.nbytes != self.nbytes:
+            is_what = "read-only" if view.readonly else f"of {view.nbytes} bytes"
             raise UsageError(
                 f"'{self.tensor.name}' needs a dense, writable buffer of {self.nbytes} "
-                f"bytes, not of {view.nbytes}"
+                f"bytes, and this one is {is_what if view.c_contiguous else 'not dense'}"
             )
         if self.nbytes:
             place = (ctypes.c_char * self.nbytes).from_buffer(view.cast("B"))
@@ -306,8 +309,10 @@ def _box(
     """Offset, size and shape of what an index means."""
     full, ndim = tensor.shape, len(tensor.shape)
     given = sum(part is not Ellipsis for part in index)
-    if given > ndim or len(index) - given > 1:
-        raise IndexError(f"{len(index)} indices of '{tensor.name}', which has {ndim}")
+    if len(index) - given > 1:
+        raise IndexError("there is more than one ...")
+    if given > ndim:
+        raise IndexError(f"{given} indices of '{tensor.name}', which has {ndim}")
     parts: list[Any] = []
     for part in index if given < len(index) else (*index, Ellipsis):
         parts += [slice(None)] * (ndim - given) if part is Ellipsis else [part]
@@ -323,7 +328,13 @@ def _box(
             continue
         if isinstance(part, bool) or str(getattr(part, "dtype", "")).endswith("bool"):
             raise IndexError("masks are no indices of what is stored: read, then index")
-        at = operator.index(part)
+        try:
+            at = operator.index(part)
+        except TypeError:
+            raise TypeError(
+                f"indices are numbers, slices of step 1 and ..., not {part!r}: read what "
+                "is stored, then index"
+            ) from None
         if not -full[d] <= at < full[d]:
             raise IndexError(f"{at} of {full[d]} in dimension {d} of '{tensor.name}'")
         offset.append(at % full[d])

@@ -16,7 +16,7 @@ from typing import Any
 from . import _abi
 from ._act import Act
 from ._array import is_inferring, no_grad
-from ._checkpoint import Checkpoint
+from ._checkpoint import Checkpoint, check_step
 from ._errors import MismatchError, UsageError
 from ._loaded import Loaded
 from ._look import look
@@ -288,6 +288,7 @@ def load(
             "a load under torch.inference_mode() makes what cannot be trained",
             hint="load before it, or under torch.no_grad()",
         )
+    check_step(step)
     how = {
         "step": step,
         "allow_cast": allow_cast,
