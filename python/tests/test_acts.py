@@ -208,6 +208,10 @@ def test_configurations(run, tmp_path):
     for i, way in enumerate(ways):
         libdcp.export(run, tmp_path / f"hf{i}", config=way)
         assert json.loads((tmp_path / f"hf{i}" / "config.json").read_text())
+    libdcp.save({"w": peer("numpy").ones(2)}, tmp_path / "bare", step=1)
+    with pytest.raises(libdcp.MismatchError) as told:
+        libdcp.export(tmp_path / "bare", tmp_path / "hf")
+    assert told.value.hint.startswith('config=FILE gives one; to="safetensors" writes')
     with pytest.raises(libdcp.NotFoundError, match=r"config: 'none\.json' is no JSON"):
         libdcp.export(run, tmp_path / "hf", config="none.json")
 

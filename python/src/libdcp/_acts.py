@@ -240,6 +240,8 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
 
 def repair(path: Path, *, threads: int = 0, progress: Progress = None) -> RepairResult:
     """Rebuild what is lost or corrupt of a step, or of all steps of a run, by parity."""
+    if not path or not os.fspath(path):
+        raise UsageError("a repair needs the path of a step or of a run folder")
     files: list[tuple[str, str]] = []
 
     def keep(step: bytes, file: bytes, _size_bytes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from . import _abi
@@ -131,13 +132,36 @@ class CancelledError(Error):
 _BY_CODE = {cls.code: cls for cls in Error.__subclasses__()}
 
 
+# Options of the programs, as the functions here call them.
+_FLAGS = "force|lossy|reflink|untie"
+_TEXTS = "to|dtype|layout|only|weights"
+_VALUES = "fp32|fp16|bf16|model|master|dim0|hf|npz|llmc|safetensors-sharded|safetensors"
+_ARGUMENTS = (
+    (rf"--({_FLAGS})\b", r"\1=True"),
+    (rf"--({_TEXTS}) ({_VALUES})\b", r'\1="\2"'),
+    (r"--keep-unsafe-objects", "keep_unsafe=True"),
+    (r"--model-config FILE\b", "config=FILE"),
+    (r"--trust-global\b", "trust="),
+    (r"--max-shard-size\b", "max_shard_bytes="),
+    (rf"--({_TEXTS}|select|rename)\b", r"\1="),
+)
+
+
+def _in_python(hint: str) -> str:
+    """What to do next, by arguments and not by options; commands stay commands."""
+    if "'dcp-" not in hint:
+        for option, argument in _ARGUMENTS:
+            hint = re.sub(option, argument, hint)
+    return hint
+
+
 def error_of(told: _abi.Error) -> Error:
     """The exception for an error of the library."""
     return _BY_CODE.get(_abi.text(told.name), Error)(
         _abi.text(told.message),
         file=_abi.text(told.file),
         tensor=_abi.text(told.tensor),
-        hint=_abi.text(told.hint),
+        hint=_in_python(_abi.text(told.hint)),
         errno=told.sys_errno,
         rank=told.rank,
     )

@@ -79,7 +79,12 @@ def agreed(
 
     def tell() -> tuple[Any, bytes, bytes, bool, bool]:
         with no_grad():
-            made = make()
+            try:
+                made = make()
+            except RecursionError:
+                raise UsageError(
+                    "the state is nested too deeply, or holds itself"
+                ) from None
         made.check_names()
         digest = made.columns.digest
         if made.is_save:
@@ -138,8 +143,14 @@ def save(
     `load_state_dict`, tensors, DTensors, plain values, and dicts of such. What several
     ranks hold is written once. Tensors may be on any device. What is no JSON is pickled.
 
-    delta: of so many saves one is full; the others write what differs from it. export:
-    "bf16", "fp16" or "fp32": all weights in one file besides, in that dtype.
+    step: its number; one that is there is an ExistsError. group: the ranks, if not those
+    of the default process group. keep: so many of the newest steps stay, 0: all;
+    keep_every: and those whose number it divides; keep_optimizer: older ones lose the
+    state of the optimizer. codec: "split" compresses. parity: so many lost files can be
+    rebuilt. delta: of so many saves one is full; the others write what differs from it.
+    export: "bf16", "fp16" or "fp32": all weights in one file besides, in that dtype.
+    verify_after_save: what is read back comes from the disk. diverged: the loss is not
+    finite, and older steps stay. threads: 0 is as many as there are cores.
 
     When it returns the step is complete and durable; when it raises, on all ranks, the
     step before is. A save in the background is waited for first.
@@ -245,6 +256,8 @@ def options_of(
     **how: Any,
 ) -> dict[str, Any]:
     """As the library takes them."""
+    if not export_name:
+        raise UsageError("export_name is the name of a file, and not empty")
     for name, value in how.items():
         try:
             how[name] = operator.index(value)

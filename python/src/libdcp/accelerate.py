@@ -18,7 +18,7 @@ from accelerate.utils import DistributedType
 from ._act import Act
 from ._checkpoint import open_checkpoint
 from ._errors import Error, NotFoundError, UnsupportedError, UsageError
-from ._folder import hidden, move_into, published, removed
+from ._folder import check_path, hidden, move_into, published, removed
 from ._random import random_states, set_states_of
 from ._ranks import Ranks, on_all, on_first
 from ._training import load, save
@@ -62,6 +62,8 @@ def hook(accelerator: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
             folder = on_first(ranks, lambda: _next_folder(accelerator))
         if folder is None:
             raise UsageError("save_state needs the folder to save to")
+        check_path(folder)
+        folder = os.path.expanduser(folder)
         with _place_in(os.path.realpath(folder), ranks, naming.iteration) as place:
             run, step, beside = place
             models = on_all(ranks, lambda: _call_save_hooks(accelerator, beside))
