@@ -162,6 +162,11 @@ class Checkpoint(Mapping[str, Tensor]):
         assert self._handle  # or it says that it is closed
         return self._objects
 
+    def _buffers(self) -> list[str]:
+        """Names of buffers; without an object for each tensor, of which there are many."""
+        table, role = self._table, _abi.ROLES.index("buffer")
+        return [name for name, kind in zip(table.names, table.roles) if kind == role]
+
     def _trained(self) -> set[str]:
         """Weights for which an optimizer keeps something besides a master."""
         table = self._table

@@ -145,8 +145,7 @@ def _remark_on(made: State, step: Checkpoint) -> None:
     that models have not.
     """
     known = set(made.entries.names)
-    buffers = [t.name for t in step.tensors.values() if t.role == "buffer"]
-    left = [name for name in buffers if name not in known] if made.models else []
+    left = [name for name in step._buffers() if name not in known] if made.models else []
     if left:
         made.remarks.append(
             f"the step has {len(left)} buffers that no model has, '{left[0]}' the first"

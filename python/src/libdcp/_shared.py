@@ -20,15 +20,21 @@ class Shared:
         self._entries = entries
         self._together: list[list[int]] = []
         self._copies: dict[int, Any] = {}
-        places = sorted((at, i) for i, at in enumerate(entries.addresses) if at > 0)
+        places, locals_of = entries.addresses, entries.locals
+        n_bytes: dict[int, int] = {}  # by the box: what is cut alike has one
         end = last = -1
-        for at, i in places:
+        for i in sorted(range(len(places)), key=places.__getitem__):
+            at, box = places[i], id(entries.boxes[i])
+            if at <= 0:
+                continue
             if at < end:
                 if not self._copies or last not in self._together[-1]:
                     self._together.append([last])
                 self._together[-1].append(i)
                 self._copies.update(dict.fromkeys((last, i)))
-            end, last = max(end, at + entries.locals[i].nbytes), i
+            if box not in n_bytes:
+                n_bytes[box] = locals_of[i].nbytes
+            end, last = max(end, at + n_bytes[box]), i
         for i in self._copies:
             self._copies[i] = dense(entries.locals[i])
             entries.addresses[i] = self._copies[i].data_ptr()
