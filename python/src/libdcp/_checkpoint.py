@@ -163,7 +163,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return self._objects
 
     def _buffers(self) -> list[str]:
-        """Names of buffers; without an object for each tensor, of which there are many."""
+        """Names of buffers; without an object for each of many tensors."""
         table, role = self._table, _abi.ROLES.index("buffer")
         return [name for name, kind in zip(table.names, table.roles) if kind == role]
 
