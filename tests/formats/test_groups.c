@@ -43,10 +43,30 @@ static void several_optimizers(void **state)
     dcp_catalog_free(catalog);
 }
 
+/* Updates of each weight are the most that one had; a single count is refused. */
+static void counts_that_differ(void **state)
+{
+    struct dcp_catalog *catalog = NULL;
+    int64_t updates = 0;
+
+    (void)state;
+    for (int differ = 0; differ < 2; differ++) {
+        assert_int_equal(dcp_catalog_new(&catalog, NULL), DCP_OK);
+        add(catalog, "trainer", "{\"step\":9}");
+        add(catalog, "optimizer", differ ? "{\"steps\":[2,3]}" : "{\"step\":3}");
+        assert_int_equal(dcp_training_updates(catalog, &updates, NULL), DCP_OK);
+        assert_int_equal(updates, 3);
+        assert_int_equal(dcp_training_one_count(catalog, "x", NULL),
+                         differ ? DCP_E_MISMATCH : DCP_OK);
+        dcp_catalog_free(catalog);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(several_optimizers),
+        cmocka_unit_test(counts_that_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,6 +101,9 @@ static void makes_folders(void **state)
     assert_int_equal(dcp_fs_make_dirs("f/g", &err), DCP_E_IO);
     assert_non_null(strstr(err.message, "'f'"));
     assert_int_equal(dcp_fs_make_dirs("", NULL), DCP_E_NOT_FOUND);
+    assert_int_equal(dcp_fs_make_dirs("s3://bucket/run", NULL), DCP_E_USAGE);
+    assert_int_equal(dcp_fs_make_dirs("a/gs://bucket", NULL), DCP_E_USAGE);
+    assert_int_equal(dcp_fs_make_dirs("a/b:/c://d", NULL), 0);
     assert_int_equal(dcp_fs_sync_dir("a", NULL), 0);
     assert_int_equal(dcp_fs_sync_dir("absent", NULL), DCP_E_NOT_FOUND);
     assert_true(dcp_fs_exists("f") && !dcp_fs_exists("g") && !dcp_fs_is_dir("f"));
