@@ -153,7 +153,7 @@ static bool is_url(const char *path)
 
     while (at && at > path && (isalnum((unsigned char)at[-1]) || strchr("+.-", at[-1])))
         at--;
-    return at && at < mark && isalpha((unsigned char)*at) &&
+    return at && mark - at > 1 && isalpha((unsigned char)*at) &&
            (at == path || at[-1] == '/');
 }
 

@@ -24,7 +24,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 def check_path(path: str | os.PathLike[str]) -> None:
     """Refuse what would become folders of that name."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", os.fspath(path)):
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", os.fspath(path)):
         raise UsageError(
             f"'{os.fspath(path)}' is a URL, and no path",
             hint="the storage is written to where it is mounted",
