@@ -16,9 +16,10 @@ from ._array import Array, is_array, no_grad, written
 from ._columns import Columns, columns_of, ints
 from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
 from ._errors import MismatchError, UsageError
+from ._held import kind_of
 from ._kinds import classes, has_parts, has_tensors, is_stateful, parts_of
 from ._model import Model, dict_of, prefix_of
-from ._optimizer import MOMENTS, Optimizer, kind_of
+from ._optimizer import MOMENTS, Optimizer
 from ._shared import Shared
 from ._stateful import Places, Stateful
 from ._values import RANDOM, Pickle, code_of, digest, is_json, is_random
