@@ -30,13 +30,13 @@ class Meter:
     """Counts in tensors, on each rank its own."""
 
     def __init__(self):
-        self.total, self.n = torch.zeros(1), 0
+        self.sums, self.n = [torch.zeros(500) for _ in range(6)], 0
 
     def state_dict(self):
-        return {"total": self.total, "n": self.n}
+        return {"sums": self.sums, "n": self.n}
 
     def load_state_dict(self, state):
-        self.total, self.n = state["total"], state["n"]
+        self.sums, self.n = state["sums"], state["n"]
 
 
 def steps_that_differ(path):
@@ -71,7 +71,7 @@ def counting(path):
         told.append(
             said(functools.partial(libdcp.save, {"meter": meter}, path, step=step))
         )
-        meter.total += 1 + rank
+        torch._foreach_add_(meter.sums, 1 + rank)
         meter.n += 1 + rank
     got = Meter()
     libdcp.load({"meter": got}, path)
@@ -79,18 +79,19 @@ def counting(path):
     libdcp.save({"count": counter}, path, step=3)
     counter += rank
     told.append(said(lambda: libdcp.save({"count": counter}, path, step=4)))
-    return told, got.total.item(), got.n
+    return told, {float(x) for part in got.sums for x in part}, got.n
 
 
 def test_what_differs_after_the_first_save(tmp_path):
     """Of objects rank 0's tensors are saved, and that is told; a tensor is refused."""
     ((first, *more), (others, *rest)) = run_ranks(2, counting, str(tmp_path))
-    why = "tensor 'meter.total' is not the same on all ranks: that of rank 0 is saved"
-    assert first[:2] == [(None, []), (None, [why])]
+    names = [f"tensor 'meter.sums.{i}'" for i in range(6)]
+    why = "is not the same on all ranks: that of rank 0 is saved"
+    assert first[:2] == [(None, []), (None, [f"{name} {why}" for name in names])]
     assert others[:2] == [(None, [])] * 2
     assert first[2][0] == others[2][0]
     assert first[2][0].startswith("MismatchError: tensor 'count' is not the same on all")
-    assert more == [1.0, 1] and rest == [1.0, 2]
+    assert more == [{1.0}, 1] and rest == [{1.0}, 2]
 
 
 def not_of_the_group(path):

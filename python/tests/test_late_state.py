@@ -166,9 +166,10 @@ class Partly(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.used, self.other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        self.both = False
 
     def forward(self, x):
-        return self.used(x)
+        return self.used(x) + (self.other(x) if self.both else 0)
 
 
 def partly(path, original):
@@ -191,7 +192,9 @@ def partly(path, original):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         libdcp.load(into, path)
-    train(state, 1), train(into, 1)
+    for goes_on in (state, into):
+        goes_on["model"].module.both = True
+        train(goes_on, 2)
     with FullyShardedDataParallel.summon_full_params(state["model"]):
         ours = {n: p.clone() for n, p in state["model"].named_parameters()}
     with FullyShardedDataParallel.summon_full_params(into["model"]):
