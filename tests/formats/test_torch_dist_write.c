@@ -462,6 +462,23 @@ static void test_common(void **state)
     end(&f);
 }
 
+/* Which rank wrote what is true of the source alone. */
+static void test_plans(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    add_tensor(&f, DCP_ROLE_MODEL, "w", "w");
+    add_json(&f, DCP_KEYS,
+             "{\"model\":\"\",\"nested\":true,\"attributes\":{\"all_local_plans\":[1],"
+             "\"more\":2}}");
+    write_and_read(&f);
+    assert_json(&f, DCP_KEYS,
+                "{\"model\":\"\",\"nested\":true,\"attributes\":{\"more\":2}}");
+    end(&f);
+}
+
 /* Megatron's files go to where they came from, byte for byte, and not into keys. */
 static void test_common_again(void **state)
 {
@@ -526,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_keys_of_objects),
         cmocka_unit_test(test_collisions),
         cmocka_unit_test(test_attributes),
+        cmocka_unit_test(test_plans),
         cmocka_unit_test(test_common),
         cmocka_unit_test_setup_teardown(test_common_again, reshard_folder_setup,
                                         reshard_folder_teardown),
