@@ -79,7 +79,7 @@ const char *dcp_out_state_key(struct dcp_out *out, const char *param, const char
 /* Which keys are made, and how: as the options ask; else a file of torch.save keeps its
  * own, but for the numbers of an optimizer, which become names; else as the source's
  * "dcp.keys" says; and weights without an optimizer get no container. Errors: MISMATCH
- * (what is asked for needs names that nobody knows), CORRUPT, MEMORY. */
+ * (what is asked for needs names or keys that nobody knows), CORRUPT, MEMORY. */
 int dcp_out_spell(struct dcp_out *out, const struct dcp_target_options *options,
                   struct dcp_error *err);
 /* Whether the key of a tensor is made, not the tree's; whether an object of the tree is

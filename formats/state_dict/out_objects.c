@@ -397,8 +397,8 @@ int dcp_out_objects(struct dcp_out *out, struct dcp_error *err)
 
     for (size_t o = 0; o < catalog->n_objects && !rc; o++) {
         struct dcp_object object = catalog->objects[o];
-        if (!strcmp(object.name, DCP_KEYS) || dcp_out_replaced(out, object.name) ||
-            dcp_is_carried(catalog, object.name) ||
+        if (!strcmp(object.name, DCP_KEYS) || !strcmp(object.name, DCP_ATTRIBUTES) ||
+            dcp_out_replaced(out, object.name) || dcp_is_carried(catalog, object.name) ||
             (optim && !strcmp(object.name, DCP_TRAINING_OPTIMIZER)))
             continue;
         if (optim)
