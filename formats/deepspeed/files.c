@@ -225,8 +225,10 @@ static json_t *flat_states(const struct dcp_ds_writer *w, struct dcp_torch_out *
 {
     struct dict d = { .json = json_object() };
 
-    set(&d, "loss_scaler", dcp_ds_loss_scaler(w));
-    set(&d, "dynamic_loss_scale", dcp_ds_scalar_value(w, "dynamic_loss_scale"));
+    if (!dcp_ds_scaler_unknown(w)) {
+        set(&d, "loss_scaler", dcp_ds_loss_scaler(w));
+        set(&d, "dynamic_loss_scale", dcp_ds_scalar_value(w, "dynamic_loss_scale"));
+    }
     set(&d, "overflow", dcp_ds_scalar_value(w, "overflow"));
     set(&d, "clip_grad", dcp_ds_scalar_value(w, "clip_grad"));
     set(&d, "base_optimizer_state", base_state(w, out, rank));

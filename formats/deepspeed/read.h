@@ -26,6 +26,7 @@
 #define DCP_DS_OBJECT "deepspeed"
 #define DCP_DS_CLIENT "client_state."
 #define DCP_DS_MAX_GROUPS 65536
+#define DCP_DS_HYSTERESIS 2 /* of a scaler of the loss that is configured nowhere */
 
 /* A trained parameter: its group, and its place there. */
 struct dcp_ds_slot {
