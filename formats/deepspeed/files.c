@@ -516,6 +516,7 @@ static json_t *model_tree(struct model *m)
     const struct dcp_ds_writer *w = m->w;
     static const char *const features[] = { "data_sampler", "random_ltd" };
     json_t *rest = json_object_get(w->note, "model_states"), *value;
+    json_t *odd = dcp_py_pairs(json_object_get(w->note, "nameless")), *nameless = NULL;
     struct dict root = { .json = json_object() };
     const char *key;
 
@@ -545,10 +546,13 @@ static json_t *model_tree(struct model *m)
         if (!json_object_get(root.json, key))
             set(&root, key, dcp_torch_out_value(m->out, w->catalog, value));
     }
+    if (odd)
+        nameless = dcp_torch_out_value(m->out, w->catalog, odd);
     if (json_object_size(w->others))
         set(&root, DCP_DS_OTHERS, json_incref(w->others));
     add_client(m, &root);
-    return finish(&root);
+    json_t *tree = finish(&root);
+    return odd ? dcp_ds_add_nameless(tree, nameless) : tree;
 }
 
 int dcp_ds_model_file(const struct dcp_ds_writer *w, int rank, struct dcp_torch_out *out,

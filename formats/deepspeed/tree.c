@@ -1,4 +1,5 @@
 /* tree: values of DeepSpeed's pickles, as JSON that torch_out writes. */
+#include "base/json.h"
 #include "base/mem.h"
 #include "formats/pickle/py.h"
 #include "read.h"
@@ -31,6 +32,25 @@ json_t *dcp_ds_size(int ndim, const int64_t *shape)
         }
     return dcp_py_object("torch.Size", "args",
                          json_pack("[o]", dcp_py_new(DCP_PY_TUPLE, sizes)));
+}
+
+json_t *dcp_ds_add_nameless(json_t *dict, json_t *pairs)
+{
+    DCP_CLEANUP_JSON json_t *more = pairs;
+    json_t *all = json_array(), *value;
+    bool failed = !dict || !all;
+    const char *key;
+
+    json_object_foreach(dict, key, value)
+    {
+        failed = failed || json_array_append_new(all, json_pack("[s,O]", key, value));
+    }
+    failed = failed || json_array_extend(all, more);
+    json_decref(dict);
+    if (!failed)
+        return dcp_py_new(DCP_PY_DICT, all);
+    json_decref(all);
+    return NULL;
 }
 
 json_t *dcp_ds_stage_value(int stage)

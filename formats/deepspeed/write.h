@@ -91,6 +91,9 @@ json_t *dcp_ds_loss_scaler(const struct dcp_ds_writer *writer);
  * is as DeepSpeed's begins. */
 bool dcp_ds_scaler_unknown(const struct dcp_ds_writer *writer);
 json_t *dcp_ds_stage_value(int stage);
+/* A dict, and [key, value] pairs whose keys are no names, which no JSON object can have.
+ */
+json_t *dcp_ds_add_nameless(json_t *dict, json_t *pairs);
 /* The step as the optimizer keeps it: an integer, or a tensor on a storage of its own. */
 json_t *dcp_ds_step(const struct dcp_ds_writer *writer, struct dcp_torch_out *out,
                     int param_group);
