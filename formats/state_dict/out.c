@@ -38,8 +38,7 @@ int dcp_out_add(struct dcp_out *out, const struct dcp_out_key *key, struct dcp_e
 {
     if (dcp_out_has(out, key->key))
         return dcp_error_set(err, DCP_E_MISMATCH,
-                             "a distributed checkpoint cannot hold: two values under the "
-                             "key '%s'",
+                             "%s cannot hold: two values under the key '%s'", out->target,
                              DCP_SHOWN(key->key));
     struct dcp_out_key *grown =
         dcp_mem_grow(out->list, &out->cap, out->n + 1, sizeof *grown);
@@ -312,9 +311,9 @@ static int add_tied_head(struct dcp_out *out, struct dcp_error *err)
 }
 
 int dcp_out_make(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                 struct dcp_out *out, struct dcp_error *err)
+                 const char *what, struct dcp_out *out, struct dcp_error *err)
 {
-    *out = (struct dcp_out){ .catalog = catalog, .ours = json_object() };
+    *out = (struct dcp_out){ .catalog = catalog, .target = what, .ours = json_object() };
     DCP_TRY(dcp_keys_load(&out->keys, catalog, err));
     if (!out->ours)
         return no_memory(err);

@@ -253,9 +253,8 @@ static int put_tree(struct dcp_out *out, const struct dcp_object *object, json_t
 
     if (!rc && !fits(out, &leaves)) {
         rc = terminal ? dcp_error_set(err, DCP_E_MISMATCH,
-                                      "a distributed checkpoint cannot hold: two values "
-                                      "under one key ('%s')",
-                                      object->name)
+                                      "%s cannot hold: two values under one key ('%s')",
+                                      out->target, DCP_SHOWN(object->name))
                       : put_text(out, object, value, err);
         leaves.n = 0;
         terminal = true;
