@@ -39,7 +39,7 @@ struct finder {
     const struct dcp_roles_hints *hints;
     struct container optims[MAX_CONTAINERS];
     size_t n_optims;
-    struct dcp_map taken; /* "<role> <param>" of the optimizers */
+    struct dcp_map taken; /* "<role> <param>" of the optimizers; of others their states */
 };
 
 static bool is_joint(const struct finder *f, int tensor, size_t at)
@@ -164,8 +164,15 @@ static enum dcp_role split_state(const char *state, const char **out_param, size
     return role;
 }
 
-/* False: out of memory. */
-static bool set_optim(struct finder *f, struct dcp_tensor *tensor, const char *state)
+static bool is_number(const char *text, size_t n)
+{
+    return n && strspn(text, "0123456789") >= n;
+}
+
+/* is_first: it stands in the optimizer whose numbers stand for weights; those of another
+ * one count other weights. False: out of memory. */
+static bool set_optim(struct finder *f, struct dcp_tensor *tensor, const char *state,
+                      bool is_first)
 {
     const char *param;
     size_t n;
@@ -175,16 +182,23 @@ static bool set_optim(struct finder *f, struct dcp_tensor *tensor, const char *s
     if (!state)
         return true;
     enum dcp_role role = split_state(state, &param, &n);
-    char *key = dcp_catalog_alloc(f->catalog, n + 3, 1);
-    if (!key)
+    if (!is_first && is_number(param, n))
+        return true;
+    bool other = role == DCP_ROLE_OPTIM; /* a parameter may have several of them */
+    const char *what = other ? state : param;
+    size_t n_what = other ? strlen(state) : n;
+    char *key = dcp_catalog_alloc(f->catalog, n_what + 3, 1);
+    char *own = dcp_catalog_alloc(f->catalog, n + 1, 1);
+    if (!key || !own)
         return false;
     key[0] = (char)('0' + (int)role);
-    memcpy(key + 1, param, n);
-    if (role != DCP_ROLE_OPTIM && dcp_map_find(&f->taken, key, n + 1) >= 0)
+    memcpy(key + 1, what, n_what);
+    memcpy(own, param, n);
+    if (dcp_map_find(&f->taken, key, n_what + 1) >= 0)
         return true;
     tensor->role = role;
-    tensor->param = key + 1;
-    return role == DCP_ROLE_OPTIM || dcp_map_set(&f->taken, key, n + 1, 0);
+    tensor->param = own;
+    return dcp_map_set(&f->taken, key, n_what + 1, 0);
 }
 
 /* -- the model ----------------------------------------------------------------------- */
@@ -369,7 +383,7 @@ int dcp_roles_find(struct dcp_catalog *catalog, const struct dcp_roles_hints *hi
         if (optim < 0)
             continue;
         first = first < 0 ? optim : first;
-        ok = set_optim(&f, tensor, state);
+        ok = set_optim(&f, tensor, state, optim == first);
     }
     dcp_map_fini(&f.taken);
     if (!ok)

@@ -32,8 +32,9 @@ struct dcp_roles {
 };
 
 /* Sets role and param of all tensors. In the first optimizer a role belongs to one tensor
- * of a parameter; what else stands in optimizers has the role optim, and what stands in
- * neither is "other". Errors: MEMORY. */
+ * of a parameter; what else stands in optimizers has the role optim, and its own name for
+ * a parameter where that is said already, or a number of another optimizer than the
+ * first; what stands in neither is "other". Errors: MEMORY. */
 int dcp_roles_find(struct dcp_catalog *catalog, const struct dcp_roles_hints *hints,
                    struct dcp_roles *out, struct dcp_error *err);
 

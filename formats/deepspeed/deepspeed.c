@@ -9,7 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BID = 192 }; /* names of files, and the magic numbers of one */
+enum {
+    BID = 192,   /* names of files, and the magic numbers of one */
+    TAGS_BID = 8 /* names of files alone, which do not lead to a checkpoint */
+};
 
 static int probe(const struct dcp_source *source)
 {
@@ -23,7 +26,7 @@ static int probe(const struct dcp_source *source)
     bool mine =
         rc ? folder.seen : !folder.universal && (folder.model || folder.n_optims > 0);
     dcp_arena_free(arena);
-    return mine ? BID : 0;
+    return mine ? BID : folder.tags ? TAGS_BID : 0;
 }
 
 static int describe(struct dcp_ds_reader *reader, struct dcp_error *err)

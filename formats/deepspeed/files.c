@@ -225,8 +225,10 @@ static json_t *flat_states(const struct dcp_ds_writer *w, struct dcp_torch_out *
 {
     struct dict d = { .json = json_object() };
 
-    set(&d, "loss_scaler", dcp_ds_loss_scaler(w));
-    set(&d, "dynamic_loss_scale", dcp_ds_scalar_value(w, "dynamic_loss_scale"));
+    if (!dcp_ds_scaler_unknown(w)) {
+        set(&d, "loss_scaler", dcp_ds_loss_scaler(w));
+        set(&d, "dynamic_loss_scale", dcp_ds_scalar_value(w, "dynamic_loss_scale"));
+    }
     set(&d, "overflow", dcp_ds_scalar_value(w, "overflow"));
     set(&d, "clip_grad", dcp_ds_scalar_value(w, "clip_grad"));
     set(&d, "base_optimizer_state", base_state(w, out, rank));
@@ -514,6 +516,7 @@ static json_t *model_tree(struct model *m)
     const struct dcp_ds_writer *w = m->w;
     static const char *const features[] = { "data_sampler", "random_ltd" };
     json_t *rest = json_object_get(w->note, "model_states"), *value;
+    json_t *odd = dcp_py_pairs(json_object_get(w->note, "nameless")), *nameless = NULL;
     struct dict root = { .json = json_object() };
     const char *key;
 
@@ -543,10 +546,13 @@ static json_t *model_tree(struct model *m)
         if (!json_object_get(root.json, key))
             set(&root, key, dcp_torch_out_value(m->out, w->catalog, value));
     }
+    if (odd)
+        nameless = dcp_torch_out_value(m->out, w->catalog, odd);
     if (json_object_size(w->others))
         set(&root, DCP_DS_OTHERS, json_incref(w->others));
     add_client(m, &root);
-    return finish(&root);
+    json_t *tree = finish(&root);
+    return odd ? dcp_ds_add_nameless(tree, nameless) : tree;
 }
 
 int dcp_ds_model_file(const struct dcp_ds_writer *w, int rank, struct dcp_torch_out *out,

@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SHOWN_BYTES = 160, MAX_NAMED = 4 };
+#define SCRIPT "zero_to_fp32.py" /* lies beside the folders of the tags */
+#define TAG "global_step"        /* how they begin unless somebody names them */
+
+enum { SHOWN_BYTES = 160, MAX_NAMED = 4, MAX_LISTED = 64 };
 
 const char *dcp_ds_shown(struct dcp_arena *arena, const char *name)
 {
@@ -85,6 +88,7 @@ struct list {
     struct dcp_error *err;
     size_t cap_models, cap_optims; /* of arrays that are grown outside the arena */
     bool plain, bf16;              /* kinds of optimizer files that were seen */
+    bool is_run;                   /* folders are in it that may be of tags */
 };
 
 static int put(struct list *list, const char ***names, int *n, size_t *cap, int64_t rank,
@@ -168,6 +172,8 @@ static int take_entries(struct list *list, const struct dcp_store_entry *entries
                                  "'%s%s' holds %s, which is not supported",
                                  dcp_ds_shown(list->arena, folder->prefix),
                                  dcp_ds_shown(list->arena, entries[i].name), foreign);
+        list->is_run |= !strcmp(entries[i].name, SCRIPT) ||
+                        (entries[i].is_dir && dcp_str_starts(entries[i].name, TAG));
         if (entries[i].is_dir)
             folder->universal |= !strcmp(entries[i].name, "zero");
         else
@@ -183,7 +189,8 @@ static int take_entries(struct list *list, const struct dcp_store_entry *entries
 }
 
 static int list_files(const struct dcp_source *source, struct dcp_arena *arena,
-                      struct dcp_ds_folder *folder, struct dcp_error *err)
+                      struct dcp_ds_folder *folder, bool *out_is_run,
+                      struct dcp_error *err)
 {
     struct list list = { .arena = arena, .folder = folder, .err = err };
     struct dcp_store_entry *entries = NULL;
@@ -204,6 +211,7 @@ static int list_files(const struct dcp_source *source, struct dcp_arena *arena,
     rc = rc ? rc : settled;
     if (rc)
         return rc;
+    *out_is_run = list.is_run;
     folder->bf16 = list.bf16;
     folder->by_rank = folder->n_models > 0;
     if (folder->by_rank && folder->model) {
@@ -250,6 +258,67 @@ static int read_tag(const struct dcp_source *source, const char *pointer,
     return DCP_OK;
 }
 
+/* Whether a folder in the source's has a file of DeepSpeed's. */
+static bool is_tag(const struct dcp_source *source, const char *name)
+{
+    DCP_CLEANUP_FREE char *path = dcp_source_path(source, name);
+    const struct dcp_store *store = source->store;
+    struct dcp_store_entry *entries = NULL;
+    struct name parts;
+    size_t n = 0;
+    bool is = false;
+
+    if (!path || store->ops->list(store->self, path, &entries, &n, NULL))
+        return false;
+    for (size_t i = 0; i < n && !is; i++)
+        is = !entries[i].is_dir && parse_name(entries[i].name, &parts);
+    dcp_store_list_free(entries, n);
+    return is;
+}
+
+/* The names of the tags in a folder: "'a', 'b' and 2 more"; NULL: there are none. */
+static const char *name_tags(const struct dcp_source *source, struct dcp_arena *arena)
+{
+    DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
+    const struct dcp_store *store = source->store;
+    struct dcp_store_entry *entries = NULL;
+    size_t n = 0;
+    int named = 0;
+
+    if (store->ops->list(store->self, source->name, &entries, &n, NULL))
+        return NULL;
+    for (size_t i = 0, listed = 0; i < n && listed < MAX_LISTED; i++) {
+        if (!entries[i].is_dir || (listed++, !is_tag(source, entries[i].name)))
+            continue;
+        if (named++ < MAX_NAMED)
+            dcp_buf_add_fmt(&list, "%s'%s'", named > 1 ? ", " : "",
+                            dcp_ds_shown(arena, entries[i].name));
+    }
+    dcp_store_list_free(entries, n);
+    if (named > MAX_NAMED)
+        dcp_buf_add_fmt(&list, " and %d more", named - MAX_NAMED);
+    return !named || list.failed ? NULL : dcp_arena_text(arena, (const char *)list.data);
+}
+
+/* A run whose tags nothing leads to; rc, and what is in err: why. */
+static int refuse_tags(const struct dcp_source *source, const char *pointer,
+                       struct dcp_arena *arena, struct dcp_ds_folder *out, int rc,
+                       struct dcp_error *err)
+{
+    const char *tags = out->seen ? NULL : name_tags(source, arena);
+
+    if (!tags)
+        return rc;
+    out->tags = true;
+    if (!rc)
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "there is no '%s' to name one of the tags in the folder",
+                           pointer);
+    dcp_error_hint(err, "write one of the tags into '%s', or give its folder: %s",
+                   pointer, tags);
+    return rc;
+}
+
 static int find_tag(const struct dcp_source *source, const char *pointer,
                     struct dcp_arena *arena, struct dcp_ds_folder *out,
                     struct dcp_error *err)
@@ -266,8 +335,7 @@ static int find_tag(const struct dcp_source *source, const char *pointer,
         return dcp_error_memory(err, "a tag");
     snprintf(prefix, n, "%s/", out->tag);
     out->prefix = prefix;
-    out->seen = dcp_str_starts(out->tag, "global_step") ||
-                dcp_source_has(source, "zero_to_fp32.py");
+    out->seen = dcp_str_starts(out->tag, TAG) || dcp_source_has(source, SCRIPT);
     int rc = source->store->ops->stat(source->store->self, path, &is_dir, &size, NULL);
     if (!rc && is_dir)
         return DCP_OK;
@@ -281,17 +349,24 @@ int dcp_ds_folder_open(const struct dcp_source *source, const char *pointer,
                        struct dcp_arena *arena, struct dcp_ds_folder *out,
                        struct dcp_error *err)
 {
+    bool has_pointer = dcp_source_has(source, pointer), is_run = false;
+
     *out = (struct dcp_ds_folder){ .tag = "", .prefix = "" };
-    if (dcp_source_has(source, pointer))
-        DCP_TRY(find_tag(source, pointer, arena, out, err));
-    else if (source->name[0] || source->store->root) {
+    int rc = has_pointer ? find_tag(source, pointer, arena, out, err) : DCP_OK;
+    if (rc)
+        return rc == DCP_E_CORRUPT ? refuse_tags(source, pointer, arena, out, rc, err)
+                                   : rc;
+    if (!has_pointer && (source->name[0] || source->store->root)) {
         const char *name = source->name[0] ? source->name : source->store->root;
         const char *slash = strrchr(name, '/');
         out->tag = dcp_arena_text(arena, slash ? slash + 1 : name);
         if (!out->tag)
             return dcp_error_memory(err, "a tag");
     }
-    return list_files(source, arena, out, err);
+    rc = list_files(source, arena, out, &is_run, err);
+    bool alone = !has_pointer && is_run && !strcmp(pointer, DCP_DS_LATEST) &&
+                 !out->model && !out->n_optims && !out->universal;
+    return rc || !alone ? rc : refuse_tags(source, pointer, arena, out, DCP_OK, err);
 }
 
 /* -- completeness -------------------------------------------------------------------- */

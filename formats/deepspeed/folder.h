@@ -21,11 +21,14 @@ struct dcp_ds_folder {
     bool bf16;                     /* optimizer files say so in their name */
     bool universal;                /* it has zero/, the parameters of a universal one */
     bool seen; /* something is named as DeepSpeed names it; set on failure too */
+    bool
+        tags; /* of a failure: there are folders of tags, and nothing names one of them */
 };
 
 /* Finds the folder of the tag, by the file `pointer` ("latest") in the source's folder,
  * or the source itself, and lists it. Errors: CORRUPT (the pointer names what is not
- * there; files of two kinds), UNSUPPORTED (files of other parallelisms), IO, MEMORY. */
+ * there, or there are tags and no "latest"; files of two kinds), UNSUPPORTED (files of
+ * other parallelisms), IO, MEMORY. */
 int dcp_ds_folder_open(const struct dcp_source *source, const char *pointer,
                        struct dcp_arena *arena, struct dcp_ds_folder *out,
                        struct dcp_error *err);

@@ -369,10 +369,14 @@ static int read_rest(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     const struct dcp_pickle_node *root = file->torch.tree;
     const struct dcp_pickle_node *scheduler = dcp_pickle_get(root, "lr_scheduler");
     const struct dcp_pickle_node *config = dcp_pickle_get(root, "ds_config");
-    json_t *rest = NULL;
+    json_t *rest = NULL, *nameless = NULL;
     int rc = dcp_ds_json_rest(reader, file, root, "", known_keys, &rest, err);
 
     if (!rc && json_object_set_new(reader->note, "model_states", rest))
+        rc = dcp_error_memory(err, "an object");
+    if (!rc)
+        rc = dcp_ds_json_nameless(reader, file, root, &nameless, err);
+    if (!rc && nameless && json_object_set_new(reader->note, "nameless", nameless))
         rc = dcp_error_memory(err, "an object");
     if (!rc && !dcp_ds_none(scheduler))
         rc =

@@ -70,6 +70,45 @@ static int read_scaler(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     return rc;
 }
 
+/* Without ZeRO the optimizer keeps no such object, but its numbers. What only an object
+ * has is as the run was configured, or as DeepSpeed begins. */
+static int make_scaler(struct dcp_ds_reader *reader, const json_t *optim,
+                       struct dcp_error *err)
+{
+    static const char *const kept[] = { "cur_iter", "last_overflow_iter", "scale_factor",
+                                        "scale_window" };
+    static const struct {
+        const char *key, *option;
+    } configured[] = { { "min_scale", "min_loss_scale" },
+                       { "delayed_shift", "hysteresis" },
+                       { "cur_hysteresis", "hysteresis" },
+                       { "consecutive_hysteresis", "consecutive_hysteresis" } };
+    json_t *scale = json_object_get(optim, "cur_scale"), *value;
+    const json_t *fp16 = json_object_get(reader->config, "fp16");
+    bool dynamic = json_is_true(json_object_get(optim, "dynamic_loss_scale"));
+    json_t *made;
+    int failed = 0;
+
+    if (!json_is_number(scale) || reader->loss_scaler)
+        return DCP_OK;
+    made =
+        json_pack("{s:s, s:O}", "type", dynamic ? "dynamic" : "static", "scale", scale);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(kept) && dynamic; i++)
+        if ((value = json_object_get(optim, kept[i])))
+            failed |= json_object_set(made, kept[i], value);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(configured) && dynamic; i++) {
+        bool shift = !strcmp(configured[i].option, "hysteresis");
+        value = json_object_get(fp16, configured[i].option);
+        if (json_is_number(value) || json_is_boolean(value))
+            failed |= json_object_set(made, configured[i].key, value);
+        else if (shift)
+            failed |= json_object_set_new(made, configured[i].key,
+                                          json_integer(DCP_DS_HYSTERESIS));
+    }
+    reader->loss_scaler = made;
+    return !made || failed ? dcp_error_memory(err, "the loss scaler") : DCP_OK;
+}
+
 int dcp_ds_read_scalars(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                         const struct dcp_pickle_node *optim, struct dcp_error *err)
 {
@@ -82,6 +121,8 @@ int dcp_ds_read_scalars(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     dcp_ds_get_int(optim, "base_optimizer_state_step", &reader->updates);
     if (!rc)
         rc = dcp_ds_json_rest(reader, file, optim, "optimizer", known_keys, &rest, err);
+    if (!rc)
+        rc = make_scaler(reader, rest, err);
     if (!rc && json_object_set_new(reader->note, "optim_states", rest))
         rc = dcp_error_memory(err, "an object");
     return rc;

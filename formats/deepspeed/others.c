@@ -15,7 +15,8 @@ static bool is_said(const char *name)
                                          DCP_TRAINING_DEEPSPEED_CONFIG,
                                          DCP_DS_OBJECT,
                                          "torch.tree",
-                                         "dcp.keys" };
+                                         "dcp.keys",
+                                         "dcp.attributes" };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], name))

@@ -13,6 +13,7 @@
  *    "state": [of each group: {what the optimizer keeps that is no flat tensor}],
  *    "module": {"state": of the state dict itself, "extra": {key: what is no tensor}},
  *    "model_states": {every other key of the model's file: value, as in pickle/py.h},
+ *    "nameless": {"$dict": [[key, value] of the same file where a key is no name]},
  *    "optim_states": {the same of the optimizer's file}} */
 #ifndef DCP_FORMATS_DEEPSPEED_READ_H
 #define DCP_FORMATS_DEEPSPEED_READ_H
@@ -26,6 +27,7 @@
 #define DCP_DS_OBJECT "deepspeed"
 #define DCP_DS_CLIENT "client_state."
 #define DCP_DS_MAX_GROUPS 65536
+#define DCP_DS_HYSTERESIS 2 /* of a scaler of the loss that is configured nowhere */
 
 /* A trained parameter: its group, and its place there. */
 struct dcp_ds_slot {
@@ -93,14 +95,18 @@ void dcp_ds_close(struct dcp_ds_file *file);
 int dcp_ds_corrupt(const struct dcp_ds_file *file, struct dcp_error *err, const char *fmt,
                    ...) DCP_PRINTF(3, 4);
 /* Any value as JSON; its tensors go to the catalog, named by DCP_DS_CLIENT and the path.
- */
+ * Those of NumPy stay objects. */
 int dcp_ds_json(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                 const struct dcp_pickle_node *node, const char *path, json_t **out,
                 struct dcp_error *err);
-/* All keys of a dict that are not in the list (NULL-terminated), as JSON. */
+/* All names in a dict that are not in the list (NULL-terminated), as JSON. */
 int dcp_ds_json_rest(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                      const struct dcp_pickle_node *dict, const char *path,
                      const char *const *known, json_t **out, struct dcp_error *err);
+/* The others: keys that are no plain text, as a client's state may have. NULL: none. */
+int dcp_ds_json_nameless(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
+                         const struct dcp_pickle_node *dict, json_t **out,
+                         struct dcp_error *err);
 
 /* -- parts ------------------------------------------------------------------------- */
 

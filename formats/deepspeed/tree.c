@@ -1,4 +1,5 @@
 /* tree: values of DeepSpeed's pickles, as JSON that torch_out writes. */
+#include "base/json.h"
 #include "base/mem.h"
 #include "formats/pickle/py.h"
 #include "read.h"
@@ -33,6 +34,25 @@ json_t *dcp_ds_size(int ndim, const int64_t *shape)
                          json_pack("[o]", dcp_py_new(DCP_PY_TUPLE, sizes)));
 }
 
+json_t *dcp_ds_add_nameless(json_t *dict, json_t *pairs)
+{
+    DCP_CLEANUP_JSON json_t *more = pairs;
+    json_t *all = json_array(), *value;
+    bool failed = !dict || !all;
+    const char *key;
+
+    json_object_foreach(dict, key, value)
+    {
+        failed = failed || json_array_append_new(all, json_pack("[s,O]", key, value));
+    }
+    failed = failed || json_array_extend(all, more);
+    json_decref(dict);
+    if (!failed)
+        return dcp_py_new(DCP_PY_DICT, all);
+    json_decref(all);
+    return NULL;
+}
+
 json_t *dcp_ds_stage_value(int stage)
 {
     return dcp_py_object("deepspeed.runtime.zero.config.ZeroStageEnum", "args",
@@ -52,17 +72,33 @@ static json_t *dynamic_defaults(void)
                      DCP_PY_GLOBAL, "torch.float16");
 }
 
+bool dcp_ds_scaler_unknown(const struct dcp_ds_writer *w)
+{
+    return !w->loss_scaler && w->weights_dtype == DCP_F16;
+}
+
+static bool is_dynamic(const struct dcp_ds_writer *w)
+{
+    const char *type = json_string_value(json_object_get(w->loss_scaler, "type"));
+
+    return type ? !strcmp(type, "dynamic") : dcp_ds_scaler_unknown(w);
+}
+
 json_t *dcp_ds_loss_scaler(const struct dcp_ds_writer *w)
 {
     const json_t *scaler = w->loss_scaler;
-    const char *type = json_string_value(json_object_get(scaler, "type"));
-    bool dynamic = type && !strcmp(type, "dynamic");
+    bool dynamic = is_dynamic(w);
     json_t *state = dynamic ? dynamic_defaults()
                             : json_pack("{s:f, s:b}", "cur_scale", 1.0, "dynamic", 0);
     json_t *scale = json_object_get(scaler, "scale"), *value;
     const char *key;
     int failed = state == NULL;
 
+    if (!failed && dcp_ds_scaler_unknown(w))
+        failed =
+            json_object_set_new(state, "delayed_shift",
+                                json_integer(DCP_DS_HYSTERESIS)) ||
+            json_object_set_new(state, "cur_hysteresis", json_integer(DCP_DS_HYSTERESIS));
     if (!failed && json_is_number(scale))
         failed = json_object_set(state, "cur_scale", scale);
     json_object_foreach((json_t *)(uintptr_t)scaler, key, value)
@@ -164,10 +200,9 @@ json_t *dcp_ds_group_values(const struct dcp_ds_writer *w)
 json_t *dcp_ds_scalar_value(const struct dcp_ds_writer *w, const char *key)
 {
     json_t *kept = json_object_get(json_object_get(w->note, "optim_states"), key);
-    const char *type = json_string_value(json_object_get(w->loss_scaler, "type"));
 
     if (!strcmp(key, "dynamic_loss_scale"))
-        return json_boolean(type && !strcmp(type, "dynamic"));
+        return json_boolean(is_dynamic(w));
     if (kept)
         return json_incref(kept);
     if (!strcmp(key, "overflow"))
@@ -180,9 +215,10 @@ int dcp_ds_set_rest(const struct dcp_ds_writer *w, struct dcp_torch_out *out,
                     json_t *optim)
 {
     /* What training without ZeRO keeps here, and what stage 3 does not. */
-    static const char *const not_kept[] = { "clip_grad",    "cur_scale",
-                                            "cur_iter",     "last_overflow_iter",
-                                            "scale_factor", "scale_window" };
+    static const char *const not_kept[] = { "clip_grad",         "cur_scale",
+                                            "cur_iter",          "last_overflow_iter",
+                                            "scale_factor",      "scale_window",
+                                            "dynamic_loss_scale" };
     json_t *rest = json_object_get(w->note, "optim_states"), *value;
     const char *key;
     int failed = 0;

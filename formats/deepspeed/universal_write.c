@@ -159,11 +159,13 @@ static json_t *optimizer_tree(const struct dcp_ds_writer *w, struct dcp_torch_ou
     const char *version = json_string_value(json_object_get(w->note, "version"));
     json_t *tree = json_object();
     bool three = w->stage == 3;
-    bool ok =
-        set(tree, "zero_stage", dcp_ds_stage_value(w->stage)) &&
-        set(tree, "loss_scaler", dcp_ds_loss_scaler(w)) &&
-        set(tree, "dynamic_loss_scale", dcp_ds_scalar_value(w, "dynamic_loss_scale")) &&
-        set(tree, "overflow", dcp_ds_scalar_value(w, "overflow"));
+    bool ok = set(tree, "zero_stage", dcp_ds_stage_value(w->stage));
+
+    if (!dcp_ds_scaler_unknown(w))
+        ok =
+            ok && set(tree, "loss_scaler", dcp_ds_loss_scaler(w)) &&
+            set(tree, "dynamic_loss_scale", dcp_ds_scalar_value(w, "dynamic_loss_scale"));
+    ok = ok && set(tree, "overflow", dcp_ds_scalar_value(w, "overflow"));
 
     if (three)
         ok = ok && set(tree, "partition_count", json_integer(w->world_size)) &&

@@ -142,7 +142,8 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
         return dcp_error_memory(err, "the name of a tensor");
     snprintf(name, n, DCP_DS_CLIENT "%s%s%s", t->path, path[0] ? "." : "", path);
     int rc = dcp_torch_view(&t->file->torch, node, name, &found, &view, err);
-    if (rc || !found || !view.has_data)
+    /* An array of NumPy stands in the pickle, and stays the object that it is. */
+    if (rc || !found || !view.has_data || view.memory)
         return rc;
     const struct dcp_tensor tensor = { .name = name,
                                        .role = DCP_ROLE_OTHER,
@@ -169,6 +170,15 @@ int dcp_ds_json(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     return rc;
 }
 
+/* Whether a key of a dict is the name of a member. */
+static const char *name_of(struct dcp_ds_reader *reader,
+                           const struct dcp_pickle_node *key)
+{
+    const char *name = dcp_ds_text(reader->arena, key);
+
+    return name && name[0] && !dcp_py_is_tag(name) ? name : NULL;
+}
+
 static bool is_known(const char *key, const char *const *known)
 {
     for (; *known; known++)
@@ -186,10 +196,10 @@ int dcp_ds_json_rest(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     int rc = rest ? DCP_OK : dcp_error_memory(err, "an object");
 
     for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
-        const char *key = dcp_ds_text(reader->arena, pairs->items[i]);
+        const char *key = name_of(reader, pairs->items[i]);
         json_t *value = NULL;
-        if (!key || !key[0] || dcp_py_is_tag(key) || is_known(key, known))
-            continue; /* keys that are no names cannot come from DeepSpeed */
+        if (!key || is_known(key, known))
+            continue;
         size_t n = strlen(path) + strlen(key) + 2;
         DCP_CLEANUP_FREE char *at = malloc(n);
         if (!at) {
@@ -207,6 +217,27 @@ int dcp_ds_json_rest(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     }
     *out = rest;
     return rc;
+}
+
+int dcp_ds_json_nameless(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
+                         const struct dcp_pickle_node *dict, json_t **out,
+                         struct dcp_error *err)
+{
+    const struct dcp_pickle_list *pairs = dcp_pickle_pairs(dict);
+    struct dcp_pickle_node odd = { .kind = DCP_PICKLE_DICT };
+    size_t n = pairs ? pairs->n : 0;
+
+    *out = NULL;
+    odd.list.items = dcp_arena_alloc(reader->arena, n, sizeof *odd.list.items);
+    if (!odd.list.items)
+        return dcp_error_memory(err, "an object");
+    for (size_t i = 0; i + 1 < n; i += 2) {
+        if (name_of(reader, pairs->items[i]))
+            continue;
+        odd.list.items[odd.list.n++] = pairs->items[i];
+        odd.list.items[odd.list.n++] = pairs->items[i + 1];
+    }
+    return odd.list.n ? dcp_ds_json(reader, file, &odd, "", out, err) : DCP_OK;
 }
 
 /* -- the reader ---------------------------------------------------------------------- */

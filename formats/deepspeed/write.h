@@ -86,7 +86,14 @@ int dcp_ds_optim_file(const struct dcp_ds_writer *writer, int rank,
 
 json_t *dcp_ds_size(int ndim, const int64_t *shape); /* torch.Size */
 json_t *dcp_ds_loss_scaler(const struct dcp_ds_writer *writer);
+/* Whether an engine's own scaler of the loss is the right one: of 16-bit training nobody
+ * said what it scaled by. Where DeepSpeed asks for one all the same, dcp_ds_loss_scaler
+ * is as DeepSpeed's begins. */
+bool dcp_ds_scaler_unknown(const struct dcp_ds_writer *writer);
 json_t *dcp_ds_stage_value(int stage);
+/* A dict, and [key, value] pairs whose keys are no names, which no JSON object can have.
+ */
+json_t *dcp_ds_add_nameless(json_t *dict, json_t *pairs);
 /* The step as the optimizer keeps it: an integer, or a tensor on a storage of its own. */
 json_t *dcp_ds_step(const struct dcp_ds_writer *writer, struct dcp_torch_out *out,
                     int param_group);

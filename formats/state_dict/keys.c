@@ -70,11 +70,16 @@ int dcp_keys_load(struct dcp_keys *keys, struct dcp_catalog *catalog,
                   struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *object = NULL;
+    DCP_CLEANUP_JSON json_t *attributes = NULL;
     int rc = dcp_training_read(catalog, DCP_KEYS, &object, err);
     const char *style = json_string_value(json_object_get(object, "style"));
     const char *groups = json_string_value(json_object_get(object, "groups"));
 
     dcp_keys_init(keys);
+    if (!rc)
+        rc = dcp_training_read(catalog, DCP_ATTRIBUTES, &attributes, err);
+    if (json_is_object(attributes))
+        keys->attributes = json_incref(attributes);
     if (rc || !object)
         return rc;
     rc = take_text(catalog, json_object_get(object, "model"), &keys->model, err);
@@ -92,7 +97,6 @@ int dcp_keys_load(struct dcp_keys *keys, struct dcp_catalog *catalog,
     take_object(object, "names", &keys->names);
     take_object(object, "paths", &keys->paths);
     take_object(object, "items", &keys->items);
-    take_object(object, "attributes", &keys->attributes);
     return rc;
 }
 
@@ -111,24 +115,28 @@ int dcp_keys_save(const struct dcp_keys *keys, struct dcp_catalog *catalog,
     DCP_CLEANUP_JSON json_t *style = json_string(style_names[keys->style]);
     DCP_CLEANUP_JSON json_t *groups = json_string(group_names[keys->groups]);
     DCP_CLEANUP_JSON json_t *old = json_string("2.2");
-    bool failed =
-        !object || !model || !optim || !style || !groups || !old ||
-        put(object, "model", strcmp(keys->model, "model") != 0, model) ||
-        put(object, "optim", strcmp(keys->optim, "optim") != 0, optim) ||
-        put(object, "groups", keys->groups != DCP_GROUPS_NESTED, groups) ||
-        put(object, "nested", keys->is_dict, json_boolean(!keys->flat)) ||
-        put(object, "style", keys->style != DCP_TORCH_STYLE_NEW, style) ||
-        put(object, "classes", keys->old_classes, old) ||
-        put(object, "names", json_object_size(keys->names), keys->names) ||
-        put(object, "paths", json_object_size(keys->paths), keys->paths) ||
-        put(object, "items", json_object_size(keys->items), keys->items) ||
-        put(object, "attributes", json_object_size(keys->attributes), keys->attributes);
+    bool failed = !object || !model || !optim || !style || !groups || !old ||
+                  put(object, "model", strcmp(keys->model, "model") != 0, model) ||
+                  put(object, "optim", strcmp(keys->optim, "optim") != 0, optim) ||
+                  put(object, "groups", keys->groups != DCP_GROUPS_NESTED, groups) ||
+                  put(object, "nested", keys->is_dict, json_boolean(!keys->flat)) ||
+                  put(object, "style", keys->style != DCP_TORCH_STYLE_NEW, style) ||
+                  put(object, "classes", keys->old_classes, old) ||
+                  put(object, "names", json_object_size(keys->names), keys->names) ||
+                  put(object, "paths", json_object_size(keys->paths), keys->paths) ||
+                  put(object, "items", json_object_size(keys->items), keys->items);
 
     if (failed || !json_object_size(object)) {
         json_decref(object);
-        return failed ? dcp_error_memory(err, "the keys of a checkpoint") : DCP_OK;
+        if (failed)
+            return dcp_error_memory(err, "the keys of a checkpoint");
+    } else {
+        DCP_TRY(dcp_training_add(catalog, DCP_KEYS, object, err));
     }
-    return dcp_training_add(catalog, DCP_KEYS, object, err);
+    return json_object_size(keys->attributes)
+               ? dcp_training_add(catalog, DCP_ATTRIBUTES, json_incref(keys->attributes),
+                                  err)
+               : DCP_OK;
 }
 
 /* -- keys ---------------------------------------------------------------------------- */

@@ -9,9 +9,11 @@
  *    "classes": "2.2",                TensorProperties is where PyTorch 2.0 to 2.3 has it
  *    "names": {made: real},           keys that are not made from role and param
  *    "paths": {key: ["a", 0, "b"]},   paths that cannot be told from the key
- *    "items": {object: "archive" or "value"},  objects that are the bytes of an archive,
+ *    "items": {object: "archive" or "value"}}  objects that are the bytes of an archive,
  *                                     or a dict in one item
- *    "attributes": {…}}               further attributes of Metadata
+ *
+ * and further attributes of Metadata, which may name any class, in "dcp.attributes", so
+ * that the keys stay where those are left out.
  *
  * Keys of an optimizer in P: P.state.<param>.<key>, P.param_groups.<i>.<option>, each
  * part a part of the path. Flat: P.state.<param>.<key>, P.param_groups.<param>.<option>,
@@ -22,6 +24,7 @@
 #include "formats/torch/item.h"
 
 #define DCP_KEYS "dcp.keys"
+#define DCP_ATTRIBUTES "dcp.attributes"
 
 /* A path is a key in which these stand for the dots between its parts. */
 #define DCP_PATH_KEY '\x1f'   /* before a key of a dict */
@@ -48,10 +51,10 @@ struct dcp_keys {
 void dcp_keys_init(struct dcp_keys *keys);
 void dcp_keys_fini(struct dcp_keys *keys);
 #define DCP_CLEANUP_KEYS DCP_CLEANUP(dcp_keys_fini)
-/* From the catalog's object, when it has it. Errors: CORRUPT, MEMORY. */
+/* From the catalog's objects, when it has them. Errors: CORRUPT, MEMORY. */
 int dcp_keys_load(struct dcp_keys *keys, struct dcp_catalog *catalog,
                   struct dcp_error *err);
-/* Adds the object, unless it would say nothing. Errors: MEMORY. */
+/* Adds the objects, unless they would say nothing. Errors: MEMORY. */
 int dcp_keys_save(const struct dcp_keys *keys, struct dcp_catalog *catalog,
                   struct dcp_error *err);
 

@@ -97,7 +97,7 @@ int dcp_nested_make(struct dcp_catalog *catalog, json_t **out, struct dcp_error 
     *out = NULL;
     if (rc || !keys.is_dict)
         return rc;
-    DCP_TRY(dcp_out_make(catalog, NULL, &made, err));
+    DCP_TRY(dcp_out_make(catalog, NULL, "a file of torch.save", &made, err));
     json_t *root = json_object();
     for (size_t k = 0; k < made.n && root; k++)
         if (!place(root, &made.list[k], keys.flat, leaf(&made, &made.list[k]))) {

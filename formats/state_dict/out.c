@@ -38,8 +38,7 @@ int dcp_out_add(struct dcp_out *out, const struct dcp_out_key *key, struct dcp_e
 {
     if (dcp_out_has(out, key->key))
         return dcp_error_set(err, DCP_E_MISMATCH,
-                             "a distributed checkpoint cannot hold: two values under the "
-                             "key '%s'",
+                             "%s cannot hold: two values under the key '%s'", out->target,
                              DCP_SHOWN(key->key));
     struct dcp_out_key *grown =
         dcp_mem_grow(out->list, &out->cap, out->n + 1, sizeof *grown);
@@ -220,6 +219,18 @@ static bool wants_step(const struct dcp_tensor *tensor)
     return false;
 }
 
+/* Whether its key is one of the optimizer whose steps are made; that of another one says
+ * its own. False with *ok false: out of memory. */
+static bool is_of_optim(const struct dcp_out *out, const struct dcp_tensor *tensor,
+                        bool *ok)
+{
+    const char *key = dcp_keys_real(&out->keys, out->catalog, tensor);
+    const char *rest = key ? dcp_keys_inside(out->keys.optim, key) : NULL;
+
+    *ok = key != NULL;
+    return rest && dcp_str_starts(rest, "state.");
+}
+
 /* Every parameter with moments has a step, a tensor without dimensions. One item serves
  * them all. That they were made here is said once, or of each when there are others. */
 static int add_steps(struct dcp_out *out, struct dcp_error *err)
@@ -233,7 +244,7 @@ static int add_steps(struct dcp_out *out, struct dcp_error *err)
     for (size_t t = 0; t < catalog->n_tensors && !rc && ok; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         struct dcp_out_key key = { .tensor = -1, .is_step = true };
-        if (!wants_step(tensor) ||
+        if (!wants_step(tensor) || !is_of_optim(out, tensor, &ok) ||
             (out->own_optim && json_object_get(out->steps, tensor->param)))
             continue;
         key.key = dcp_out_state_key(out, tensor->param, "step");
@@ -300,9 +311,9 @@ static int add_tied_head(struct dcp_out *out, struct dcp_error *err)
 }
 
 int dcp_out_make(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                 struct dcp_out *out, struct dcp_error *err)
+                 const char *what, struct dcp_out *out, struct dcp_error *err)
 {
-    *out = (struct dcp_out){ .catalog = catalog, .ours = json_object() };
+    *out = (struct dcp_out){ .catalog = catalog, .target = what, .ours = json_object() };
     DCP_TRY(dcp_keys_load(&out->keys, catalog, err));
     if (!out->ours)
         return no_memory(err);

@@ -26,6 +26,7 @@ struct dcp_out_item {
 };
 struct dcp_out {
     struct dcp_catalog *catalog;
+    const char *target; /* what it is for messages: "a distributed checkpoint" */
     struct dcp_keys keys;
     struct dcp_tree tree;      /* the paths of a file of torch.save, which go first */
     bool own_model, own_optim; /* but not for these: their keys are made */
@@ -44,10 +45,11 @@ struct dcp_out {
                      params, optimizer */
 };
 
-/* options: of the target, or NULL. dcp_out_fini also after a failure. Errors: MISMATCH
+/* options: of the target, or NULL; what: it for messages, static. dcp_out_fini also after
+ * a failure. Errors: MISMATCH
  * ("cannot hold: …"), CORRUPT (an object that is no JSON), MEMORY. */
 int dcp_out_make(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                 struct dcp_out *out, struct dcp_error *err);
+                 const char *what, struct dcp_out *out, struct dcp_error *err);
 void dcp_out_fini(struct dcp_out *out);
 #define DCP_CLEANUP_OUT DCP_CLEANUP(dcp_out_fini)
 
@@ -79,7 +81,7 @@ const char *dcp_out_state_key(struct dcp_out *out, const char *param, const char
 /* Which keys are made, and how: as the options ask; else a file of torch.save keeps its
  * own, but for the numbers of an optimizer, which become names; else as the source's
  * "dcp.keys" says; and weights without an optimizer get no container. Errors: MISMATCH
- * (what is asked for needs names that nobody knows), CORRUPT, MEMORY. */
+ * (what is asked for needs names or keys that nobody knows), CORRUPT, MEMORY. */
 int dcp_out_spell(struct dcp_out *out, const struct dcp_target_options *options,
                   struct dcp_error *err);
 /* Whether the key of a tensor is made, not the tree's; whether an object of the tree is

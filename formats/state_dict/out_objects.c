@@ -253,9 +253,8 @@ static int put_tree(struct dcp_out *out, const struct dcp_object *object, json_t
 
     if (!rc && !fits(out, &leaves)) {
         rc = terminal ? dcp_error_set(err, DCP_E_MISMATCH,
-                                      "a distributed checkpoint cannot hold: two values "
-                                      "under one key ('%s')",
-                                      object->name)
+                                      "%s cannot hold: two values under one key ('%s')",
+                                      out->target, DCP_SHOWN(object->name))
                       : put_text(out, object, value, err);
         leaves.n = 0;
         terminal = true;
@@ -397,8 +396,8 @@ int dcp_out_objects(struct dcp_out *out, struct dcp_error *err)
 
     for (size_t o = 0; o < catalog->n_objects && !rc; o++) {
         struct dcp_object object = catalog->objects[o];
-        if (!strcmp(object.name, DCP_KEYS) || dcp_out_replaced(out, object.name) ||
-            dcp_is_carried(catalog, object.name) ||
+        if (!strcmp(object.name, DCP_KEYS) || !strcmp(object.name, DCP_ATTRIBUTES) ||
+            dcp_out_replaced(out, object.name) || dcp_is_carried(catalog, object.name) ||
             (optim && !strcmp(object.name, DCP_TRAINING_OPTIMIZER)))
             continue;
         if (optim)

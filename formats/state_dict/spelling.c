@@ -171,6 +171,28 @@ static int check_names(const struct dcp_out *out, struct dcp_error *err)
                          "optimizer's groups, whose form is unknown");
 }
 
+/* Without a record of the source's keys those that are made are only its own where they
+ * are its names. */
+static int check_kept(const struct dcp_out *out, struct dcp_error *err)
+{
+    for (size_t t = 0; t < out->catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &out->catalog->tensors[t];
+        const char *made = dcp_keys_made(&out->keys, out->catalog, tensor);
+        if (!made)
+            return no_memory(err);
+        if (!strcmp(made, tensor->name))
+            continue;
+        dcp_error_set(
+            err, DCP_E_MISMATCH,
+            "the source does not say under which key '%s' stood in a state dict, "
+            "so that it cannot be kept",
+            DCP_SHOWN(tensor->name));
+        dcp_error_hint(err, "--spelling nested, flat or torchtitan makes keys");
+        return DCP_E_MISMATCH;
+    }
+    return DCP_OK;
+}
+
 /* Names, paths and options of the source's spelling are no longer true. */
 static void forget(struct dcp_keys *keys)
 {
@@ -207,9 +229,10 @@ int dcp_out_spell(struct dcp_out *out, const struct dcp_target_options *options,
     bool kept = options && options->spelling && !strcmp(options->spelling, "kept");
     bool asked = options && (options->spelling || options->prefix) && !kept;
     bool known = dcp_catalog_find_object(out->catalog, DCP_KEYS) >= 0;
+    bool tree = out->tree.tensors || out->tree.objects;
     int rc = DCP_OK;
 
-    if (out->tree.tensors || out->tree.objects) {
+    if (tree) {
         rc = find_model(out, err);
         if (!rc)
             rc = find_optim(out, err);
@@ -218,6 +241,8 @@ int dcp_out_spell(struct dcp_out *out, const struct dcp_target_options *options,
     }
     if (kept)
         out->own_optim = false;
+    if (!rc && kept && !known && !tree)
+        rc = check_kept(out, err);
     return !rc && asked ? spell(out, options, err) : rc;
 }
 

@@ -91,6 +91,16 @@ static int check(struct dcp_torch_dist_reader *r, struct dcp_error *err)
     return file.form != DCP_TORCH_ZIP ? DCP_OK : dcp_zip_check(&file.in, &file.zip, err);
 }
 
+/* Megatron parses metadata.json, which says how the folder was written, before all else.
+ */
+static int check_mark(const struct dcp_object *object, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *mark = NULL;
+
+    return dcp_json_parse(object->data, object->size_bytes, "'" MARK_NAME "'", &mark,
+                          err);
+}
+
 static int carry(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     int rc = DCP_OK;
@@ -101,6 +111,8 @@ static int carry(struct dcp_torch_dist_reader *r, struct dcp_error *err)
         rc = dcp_source_read(r->source, files[i].file, MAX_FILE_BYTES, &data,
                              &object.size_bytes, err);
         object.data = data;
+        if (!rc && !strcmp(files[i].file, MARK_NAME))
+            rc = check_mark(&object, err);
         if (!rc)
             rc = dcp_catalog_add_object(r->catalog, &object, err);
     }

@@ -36,6 +36,10 @@
 #define DCP_TORCH_DIST_DIGEST "digest"
 #define DCP_TORCH_DIST_VERSION 1
 
+/* An attribute of Megatron's: who wrote which item. Megatron saves by it again, so of
+ * another folder it would be wrong: it is neither read nor written. */
+#define DCP_TORCH_DIST_PLANS "all_local_plans"
+
 /* A box of a tensor, or an object, and the item that holds it. */
 struct dcp_torch_dist_part {
     int tensor;         /* -1: it is an object */

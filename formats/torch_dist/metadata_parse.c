@@ -106,8 +106,10 @@ static int take_extra(struct dcp_torch_dist_parser *p, const struct dcp_pickle_n
 static int take_attributes(struct dcp_torch_dist_parser *p,
                            const struct dcp_pickle_node *root)
 {
-    static const char *const known[] = { "state_dict_metadata", "planner_data",
-                                         "storage_data", "storage_meta", "version" };
+    static const char *const known[] = {
+        "state_dict_metadata", "planner_data", "storage_data",
+        "storage_meta",        "version",      DCP_TORCH_DIST_PLANS
+    };
     const struct dcp_pickle_list *pairs = dcp_pickle_pairs(root->object->state);
 
     for (size_t i = 0; pairs && i + 1 < pairs->n; i += 2) {

@@ -52,7 +52,8 @@ int dcp_torch_dist_open(struct dcp_target *target, struct dcp_error *err)
     if (!state)
         return no_memory(err);
     state->heads.arena = target->catalog->arena;
-    return dcp_out_make(target->catalog, target->options, &state->out, err);
+    return dcp_out_make(target->catalog, target->options, "a distributed checkpoint",
+                        &state->out, err);
 }
 
 void dcp_torch_dist_close(struct dcp_target *target)

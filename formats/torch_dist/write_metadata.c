@@ -340,9 +340,10 @@ static int put_attributes(struct writer *w, struct dcp_error *err)
 
     json_object_foreach(w->out->keys.attributes, key, value)
     {
+        if (rc || !strcmp(key, DCP_TORCH_DIST_PLANS))
+            continue;
         put_key(w, key);
-        if (!rc)
-            rc = dcp_torch_write_value(&w->values, value, err);
+        rc = dcp_torch_write_value(&w->values, value, err);
     }
     return rc;
 }

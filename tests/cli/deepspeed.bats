@@ -185,3 +185,23 @@ PYTHON
     run -0 dcp-inspect verify copy
     [[ $output == *"; nothing in a file says which rank it is of" ]]
 }
+
+@test "a run whose tags no file leads to is said to have them" {
+    copy deepspeed.zero1
+    touch copy/zero_to_fp32.py # as DeepSpeed puts it there
+    rm copy/latest
+    run -4 dcp-inspect ls copy
+    [[ $output == *"there is no 'latest'"*"'global_step20'"* ]]
+    touch copy/latest
+    run -4 dcp-inspect ls copy
+    [[ $output == *"'latest' names no folder"*"'global_step20'"* ]]
+    mv copy/global_step20 copy/mine
+    run -4 dcp-inspect ls copy
+    [[ $output == *"'mine'"* ]]
+    printf mine >copy/latest
+    dcp-inspect ls -q copy
+    # A folder of other files is none, whatever its folders are called.
+    mkdir -p other/global_step1
+    run ! dcp-inspect ls other
+    [[ $output == *"no checkpoint of a known format"* ]]
+}

@@ -15,7 +15,7 @@ BIN = os.environ.get("DCP_BIN_DIR", "build/bin")
 TESTS = os.environ.get("DCP_TESTS_DIR", os.path.join(os.path.dirname(__file__), ".."))
 OPTIMIZER = ("exp_avg", "exp_avg_sq")
 HEAD = ("only_b", "lm_head.weight")
-SPELLINGS = {"torch.tree", "dcp.keys"}  # how names are nested: no state
+SPELLINGS = {"torch.tree", "dcp.keys", "dcp.attributes"}  # how names are nested: no state
 EMBEDDING = "transformer.wte.weight"
 
 CONFIG = {

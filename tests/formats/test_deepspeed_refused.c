@@ -240,7 +240,7 @@ static const struct {
     int code;
     const char *words;
 } folders[] = {
-    { "latest", NULL, DCP_E_CORRUPT, "the file of the model's states is missing" },
+    { "latest", NULL, DCP_E_CORRUPT, "there is no 'latest' to name one of the tags" },
     { "global_step3/zero_pp_rank_2_mp_rank_00_optim_states.pt", NULL, DCP_E_CORRUPT,
       "expected 4 optimizer shards, found 3: missing "
       "zero_pp_rank_2_mp_rank_00_optim_states.pt" },

@@ -40,6 +40,17 @@ static const struct table tables[] = {
         { "optim_g.state.w.exp_avg", DCP_ROLE_EXP_AVG, "w", DCP_F32 },
         { "optim_d.state.w.exp_avg", DCP_ROLE_OPTIM, "optim_d.state.w.exp_avg",
           DCP_F32 } } },
+    /* Two raw optimizers, each with numbers of its own, and what two say of a name. */
+    { "",
+      "o1",
+      { "o1.param_groups", "o2.param_groups", "o3.param_groups" },
+      { { "o1.state.0.exp_avg", DCP_ROLE_EXP_AVG, "0", DCP_F32 },
+        { "o1.state.0.step", DCP_ROLE_OPTIM, "0", DCP_F32 },
+        { "o1.state.w.step", DCP_ROLE_OPTIM, "w", DCP_F32 },
+        { "o2.state.0.step", DCP_ROLE_OPTIM, "o2.state.0.step", DCP_F32 },
+        { "o2.state.1.exp_avg", DCP_ROLE_OPTIM, "o2.state.1.exp_avg", DCP_F32 },
+        { "o3.state.v.exp_avg", DCP_ROLE_EXP_AVG, "v", DCP_F32 },
+        { "o3.state.w.step", DCP_ROLE_OPTIM, "o3.state.w.step", DCP_F32 } } },
     /* At the top, and none beside it but the moments. */
     { "",
       "",

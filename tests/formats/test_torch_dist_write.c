@@ -2,6 +2,7 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "formats/state_dict/nested.h"
 #include "formats/torch_dist/reading.h"
 #include "formats/torch_dist/torch_dist.h"
 #include "lib/format_io.h"
@@ -403,25 +404,53 @@ static void test_collisions(void **state)
     end(&f);
 }
 
+/* The keys of a checkpoint are the nesting of a file of torch.save, too. */
+static void test_nouns(void **state)
+{
+    struct fixture f;
+    json_t *tree;
+
+    (void)state;
+    begin(&f);
+    add_tensor(&f, DCP_ROLE_MODEL, "a", "a");
+    add_tensor(&f, DCP_ROLE_MODEL, "b", "b");
+    add_json(&f, DCP_KEYS,
+             "{\"nested\":true,\"names\":{\"model.a\":\"x\",\"model.b\":\"x\"}}");
+    assert_int_equal(dcp_nested_make(f.catalog, &tree, &f.err), DCP_E_MISMATCH);
+    assert_non_null(strstr(f.err.message, "a file of torch.save cannot hold"));
+    f.err = (struct dcp_error){ 0 };
+    assert_int_equal(write_it(&f), DCP_E_MISMATCH);
+    assert_non_null(strstr(f.err.message, "a distributed checkpoint cannot hold"));
+    end(&f);
+}
+
 /* -- Megatron ------------------------------------------------------------------------ */
 
 /* What it keeps beside tensors: an attribute of Metadata, and a file. */
 static void test_attributes(void **state)
 {
-    static const char keys[] =
-        "{\"model\":\"\",\"nested\":true,\"attributes\":{\"mcore_data\":{\"w\":{"
-        "\"shape\":{\"$object\":"
-        "\"torch.Size\",\"args\":[{\"$tuple\":[2,3]}]}}},\"more\":{\"$set\":[1]}}}";
+    static const char keys[] = "{\"model\":\"\",\"nested\":true}";
+    static const char attributes[] =
+        "{\"mcore_data\":{\"w\":{\"shape\":{\"$object\":"
+        "\"torch.Size\",\"args\":[{\"$tuple\":[2,3]}]}}},\"more\":{\"$set\":[1]}}";
     struct fixture f;
 
     (void)state;
     begin(&f);
     add_tensor(&f, DCP_ROLE_MODEL, "w", "w");
     add_json(&f, DCP_KEYS, keys);
+    add_json(&f, DCP_ATTRIBUTES, attributes);
     write_and_read(&f);
     assert_json(&f, DCP_KEYS, keys);
+    assert_json(&f, DCP_ATTRIBUTES, attributes);
     assert_int_equal(f.again->tensors[0].role, DCP_ROLE_MODEL);
     end(&f);
+}
+
+static void rewrite(struct fixture *f, const char *name, const void *data, size_t n)
+{
+    assert_int_equal(f->store.ops->remove(f->store.self, name, NULL), 0);
+    assert_int_equal(dcp_store_write_file(&f->store, name, data, n, NULL), 0);
 }
 
 static void test_common(void **state)
@@ -451,14 +480,38 @@ static void test_common(void **state)
     assert_int_equal(dcp_catalog_check(f.again, NULL), 0);
     /* It is carried byte for byte, so a tensor that nobody reads is checked, too. */
     size_t piece = tensor_of(&f, "common.rng")->first_piece;
-    ((unsigned char *)data)[f.again->pieces[piece].offset] ^= 1;
+    size_t at = f.again->pieces[piece].offset;
+    ((unsigned char *)data)[at] ^= 1;
     dcp_catalog_free(f.again);
-    assert_int_equal(f.store.ops->remove(f.store.self, "common.pt", NULL), 0);
-    assert_int_equal(dcp_store_write_file(&f.store, "common.pt", data, n, NULL), 0);
+    rewrite(&f, "common.pt", data, n);
     assert_int_equal(dcp_catalog_new(&f.again, NULL), 0);
     assert_int_equal(dcp_format_torch_dist.index(&f.source, f.again, &f.err),
                      DCP_E_CORRUPT);
+    /* So is metadata.json, by which Megatron knows what to do. */
+    ((unsigned char *)data)[at] ^= 1;
+    dcp_catalog_free(f.again);
+    rewrite(&f, "common.pt", data, n);
+    rewrite(&f, "metadata.json", "{\"sharded_backend\"", 18);
+    f.err = (struct dcp_error){ 0 };
+    assert_int_equal(dcp_catalog_new(&f.again, NULL), 0);
+    assert_int_equal(dcp_format_torch_dist.index(&f.source, f.again, &f.err),
+                     DCP_E_CORRUPT);
+    assert_non_null(strstr(f.err.message, "'metadata.json'"));
     free(data);
+    end(&f);
+}
+
+/* Which rank wrote what is true of the source alone. */
+static void test_plans(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    add_tensor(&f, DCP_ROLE_MODEL, "w", "w");
+    add_json(&f, DCP_ATTRIBUTES, "{\"all_local_plans\":[1],\"more\":2}");
+    write_and_read(&f);
+    assert_json(&f, DCP_ATTRIBUTES, "{\"more\":2}");
     end(&f);
 }
 
@@ -525,7 +578,9 @@ int main(void)
         cmocka_unit_test(test_objects),
         cmocka_unit_test(test_keys_of_objects),
         cmocka_unit_test(test_collisions),
+        cmocka_unit_test(test_nouns),
         cmocka_unit_test(test_attributes),
+        cmocka_unit_test(test_plans),
         cmocka_unit_test(test_common),
         cmocka_unit_test_setup_teardown(test_common_again, reshard_folder_setup,
                                         reshard_folder_teardown),

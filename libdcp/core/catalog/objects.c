@@ -7,11 +7,24 @@
 
 enum { SHOWN = 160 };
 
+/* Whether a blank-separated list, which may be NULL, has the name. */
+static bool lists(const char *names, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *at = names; at && *at; at += strcspn(at, " ")) {
+        at += strspn(at, " ");
+        if (strcspn(at, " ") == n && !memcmp(at, name, n))
+            return true;
+    }
+    return false;
+}
+
 bool dcp_object_is_spelling(const char *name)
 {
     const struct dcp_format *const *format = dcp_formats();
 
-    while (*format && (!(*format)->spelling || strcmp((*format)->spelling, name)))
+    while (*format && !lists((*format)->spelling, name))
         format++;
     return *format != NULL;
 }

@@ -113,8 +113,8 @@ struct dcp_format {
                           * "zero3 zero1"; NULL: any */
     const struct dcp_format *packs; /* the target is one archive (dcp_store_bundle_new) of
                                      * the files of that format; NULL: it is not */
-    const char *spelling; /* name of the object that says how the format spells and nests
-                           * names of tensors; NULL: there is none */
+    const char *spelling; /* names of the objects that say how the format spells and nests
+                           * names of tensors, blank-separated; NULL: there are none */
     const char *beside;   /* how names of objects begin that are the contents of files
                            * beside the weights; NULL: there are none */
 
