@@ -315,7 +315,7 @@ class Trainer(unittest.TestCase):
             objects = {o["name"]: o.get("value") for o in json.load(file)["objects"]}
         self.assertEqual([objects[f"optimizer.step.{name}"] for name in ("weight", "bias")],
                          [5, 9])
-        self.assertEqual(objects["optimizer"]["step"], 9)
+        self.assertEqual(objects["optimizer"]["steps"], [5, 9])
         for source in (folder, self.path("step")):
             reshard(source, self.path("dcp"), "torch-dist", "--force")
             dcp_to_torch_save(self.path("dcp"), self.path("all.pt"))
