@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 
@@ -47,6 +48,8 @@ def steps_that_differ(path):
         said(lambda: libdcp.save(state, path, step=5, parity=rank)),
         said(lambda: libdcp.save_async(state, path, step=5, keep=rank)),
     ]
+    with contextlib.suppress(libdcp.Error):  # of one rank alone
+        libdcp.save(state, path, step=5, keep=-rank)
     libdcp.save(state, path, step=6)
     found.append(said(lambda: libdcp.load(state, path, step=6 + rank)))
     act = (libdcp.save, libdcp.load)[rank]
@@ -79,6 +82,8 @@ def counting(path):
     libdcp.save({"count": counter}, path, step=3)
     counter += rank
     told.append(said(lambda: libdcp.save({"count": counter}, path, step=4)))
+    turned = (torch.zeros(3, 2) + rank).T  # never saved so far
+    told.append(said(lambda: libdcp.save({"turned": turned}, f"{path}-2", step=1)))
     return told, {float(x) for part in got.sums for x in part}, got.n
 
 
@@ -91,6 +96,7 @@ def test_what_differs_after_the_first_save(tmp_path):
     assert others[:2] == [(None, [])] * 2
     assert first[2][0] == others[2][0]
     assert first[2][0].startswith("MismatchError: tensor 'count' is not the same on all")
+    assert first[3][0].startswith("MismatchError: tensor 'turned' is not the same on all")
     assert more == [{1.0}, 1] and rest == [{1.0}, 2]
 
 
@@ -133,6 +139,60 @@ def test_another_number_of_stages(tmp_path):
     run_ranks(2, save_stages, str(tmp_path))
     told = run_ranks(4, load_stages, str(tmp_path))
     assert told == [(1.0, 2), (1.0, 2), (2.0, 2), (2.0, 2)]
+
+
+def late_stage(path):
+    """Rank 1 alone trains, some of its weights; fresh ones know of no momentum."""
+    rank = dist.get_rank()
+    net = torch.nn.ModuleDict(
+        {str(rank): torch.nn.Linear(2, 2), f"un{rank}": torch.nn.Linear(1, 1)}
+    )
+
+    def make(momentum):
+        if rank == 0:
+            return {"model": net}
+        return {"model": net, "optim": torch.optim.SGD(net.parameters(), 0.1, momentum)}
+
+    state = make(0.9)
+    if rank:
+        net["1"](torch.ones(1, 2)).sum().backward()
+        state["optim"].step()
+    libdcp.save(state, path, step=1)
+    into = make(0.0)
+    libdcp.load(into, path)
+    if not rank:
+        return None
+    ours, theirs = (s["optim"].state[net["1"].weight] for s in (into, state))
+    group = into["optim"].param_groups[0]
+    equal = torch.equal(ours["momentum_buffer"], theirs["momentum_buffer"])
+    return equal, group["momentum"], len(into["optim"].state)
+
+
+def test_an_optimizer_of_the_second_rank(tmp_path):
+    assert run_ranks(2, late_stage, str(tmp_path)) == [None, (True, 0.9, 2)]
+
+
+def unused(path):
+    """A weight of the second stage had no gradient yet."""
+    rank = dist.get_rank()
+    net = torch.nn.ModuleDict({f"{n}{rank}": torch.nn.Linear(2, 2) for n in "ab"})
+
+    def make():
+        return {"model": net, "optim": torch.optim.AdamW(net.parameters())}
+
+    state, into = make(), make()
+    out = net[f"a{rank}"](torch.ones(1, 2)) + (
+        net["b0"](torch.ones(1, 2)) if not rank else 0
+    )
+    out.sum().backward()
+    state["optim"].step()
+    libdcp.save(state, path, step=1)
+    libdcp.load(into, path)
+    return len(into["optim"].state)
+
+
+def test_a_stage_with_weights_without_updates(tmp_path):
+    assert run_ranks(2, unused, str(tmp_path)) == [4, 2]
 
 
 def optimizer_first(path):

@@ -118,6 +118,50 @@ def test_it_goes_on_as_it_would(tmp_path, make, other, updates):
     assert torch.equal(net.weight, state["model"].weight)
 
 
+def test_an_optimizer_for_each_weight(tmp_path):
+    """Names of their settings look like values of weights."""
+
+    def make():
+        net = torch.nn.Linear(2, 2)
+        named = net.named_parameters()
+        return {"model": net, "optims": {n: torch.optim.Adam([p]) for n, p in named}}
+
+    state, into = make(), make()
+    state["model"](torch.ones(1, 2)).sum().backward()
+    for optim in state["optims"].values():
+        optim.step()
+    libdcp.save(state, tmp_path, step=1)
+    for step in (2, 3):
+        libdcp.load(into, tmp_path)
+        libdcp.save(into, tmp_path, step=step)
+    for name, optim in into["optims"].items():
+        assert same(optim.state_dict(), state["optims"][name].state_dict())
+
+
+class Odd(torch.optim.Optimizer):
+    """Keeps things under names with dots."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["n.k"] = self.state[p].get("n.k", 0) + 1
+            if self.state[p]["n.k"] > 1:
+                self.state[p]["m.k"] = 3
+                self.state[p]["exp_avg.1"] = p + 1
+
+
+def test_kinds_with_dots(tmp_path):
+    def make(updates):
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        state = {"model": net, "optim": Odd(net.parameters(), {"lr": 0.1})}
+        return train(state, updates)
+
+    state, into = make(3), make(0)
+    libdcp.save(state, tmp_path, step=1)
+    libdcp.load(into, tmp_path)
+    assert same(into["optim"].state_dict(), state["optim"].state_dict())
+
+
 def test_sparse_gradients(tmp_path):
     def make():
         net = torch.nn.Embedding(4, 2, sparse=True)

@@ -7,6 +7,7 @@ import warnings
 import numpy
 import pytest
 from conftest import peer
+from ranks import run_ranks
 
 import libdcp
 
@@ -26,20 +27,55 @@ class Average:
         self.shadow = state["shadow"]
 
 
+def dense():
+    return torch.nn.Linear(300, 300)
+
+
+def channels_last():
+    return torch.nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("make", [dense, channels_last])
 @pytest.mark.parametrize("order", [("model", "ema"), ("ema", "model")])
-def test_an_average_that_begins_as_the_weights(tmp_path, order):
-    net = torch.nn.Linear(300, 300)
+def test_an_average_that_begins_as_the_weights(tmp_path, order, make):
+    net = make()
     ema = Average(net)
     ema.shadow = {n: v + 1 for n, v in ema.shadow.items()}
     state = {"model": net, "ema": ema}
     libdcp.save({key: state[key] for key in order}, tmp_path, step=1)
-    other = torch.nn.Linear(300, 300)
+    other = make()
     into = {"model": other, "ema": Average(other)}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         libdcp.load({key: into[key] for key in order}, tmp_path)
     assert torch.equal(other.weight, net.weight)
     assert torch.equal(into["ema"].shadow["weight"], net.weight + 1)
+
+
+def sharded_average(path):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    def make():
+        net = torch.nn.Linear(3, 5)  # uneven
+        fully_shard(net)
+        return {"model": net, "ema": Average(net)}
+
+    state, into = make(), make()
+    for tensor in state["ema"].shadow.values():
+        tensor += 0  # still the weights themselves
+    state["ema"].shadow = {n: v + 1 for n, v in state["ema"].shadow.items()}
+    libdcp.save(state, path, step=1)
+    libdcp.load(into, path)
+    got, had = into["ema"].shadow, state["ema"].shadow
+    assert all(type(v) is DTensor and v.shape == had[n].shape for n, v in got.items())
+    assert all(torch.equal(v.full_tensor(), had[n].full_tensor()) for n, v in got.items())
+    weight = into["model"].weight.full_tensor()
+    return torch.equal(weight, state["model"].weight.full_tensor())
+
+
+def test_an_average_of_shards(tmp_path):
+    assert run_ranks(2, sharded_average, str(tmp_path)) == [True, True]
 
 
 class Tied(torch.nn.Module):
@@ -76,6 +112,11 @@ def test_parts_of_a_tensor(tmp_path, zeros):
         warnings.simplefilter("error")
         libdcp.load(state, tmp_path / "alike")
     assert into.sum() == 6
+    turned = zeros((2, 2))
+    with pytest.warns(RuntimeWarning, match="'b' shares memory with 'a'"):
+        libdcp.save({"a": zeros((2, 2)) + 1, "b": zeros((2, 2))}, tmp_path / "t", step=1)
+        libdcp.load({"a": turned, "b": turned.T}, tmp_path / "t")
+    assert turned.sum() == 4
     with pytest.warns(RuntimeWarning, match="'b' shares memory with 'a'"):
         libdcp.load(state, tmp_path / "two")
     assert into.sum() == 6

@@ -89,6 +89,19 @@ def test_values_beside_tensors_in_tuples(tmp_path):
     assert facts(state) == facts(make(7))
 
 
+def test_objects_that_the_step_has_not(tmp_path):
+    """They are named before anything is written to."""
+    net = torch.nn.Linear(2, 2)
+    libdcp.save({"model": net}, tmp_path, step=1)
+    other = torch.nn.Linear(2, 2)
+    before = other.weight.clone()
+    optim = torch.optim.SGD(other.parameters())
+    state = {"model": other, "sched": torch.optim.lr_scheduler.StepLR(optim, 1)}
+    with pytest.raises(libdcp.NotFoundError, match="the step has no state of 'sched'"):
+        libdcp.load(state, tmp_path)
+    assert torch.equal(other.weight, before)
+
+
 def test_parts_in_lists_and_dicts(tmp_path):
     """Objects in them are filled, and none is put in their place."""
 

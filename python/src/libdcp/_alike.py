@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ._array import host_copy
 from ._columns import digest_at
-from ._entries import Entries
+from ._entries import NOT_DENSE, Entries
 
 MANY = 1024  # tensors of no model and no optimizer, of which not each save compares all
 SMALL_BYTES = 1 << 12
@@ -34,15 +35,16 @@ class Replicas:
         few = others if len(others) <= MANY else []
         for i in range(len(held)) if is_first else few:
             name, box, at = held.names[i], held.boxes[i], held.addresses[i]
-            if box.size != box.shape or at <= 0:
+            if box.size != box.shape or at == 0:
                 continue
             n_bytes = held.locals[i].nbytes
             if not is_first and n_bytes > SMALL_BYTES:
                 continue
-            if name in of_objects:
-                self.should[name] = digest_at(at, n_bytes)
-            elif name not in buffers and name not in self.must:
-                self.must[name] = digest_at(at, n_bytes)
+            marks = self.should if name in of_objects else self.must
+            if name in marks or (name in buffers and marks is self.must):
+                continue
+            copy = host_copy(held.locals[i]) if at == NOT_DENSE else None
+            marks[name] = digest_at(copy.data_ptr() if copy is not None else at, n_bytes)
 
 
 def differing(marks: Sequence[Mapping[str, bytes]]) -> list[str]:

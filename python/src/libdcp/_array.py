@@ -49,6 +49,13 @@ class Array:
             made[...] = self.array
         return Array(made)
 
+    def extent(self) -> tuple[int, int]:
+        """From where to where its elements lie."""
+        steps = [(n - 1) * step for n, step in zip(self.shape, self.array.strides)]
+        at: int = self.array.ctypes.data
+        low, high = sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
+        return at + low, at + high + self.array.itemsize
+
     def copy_(self, other: Array) -> None:
         """Take the numbers of another one."""
         self.array[...] = other.array
@@ -65,6 +72,13 @@ def lies_dense(tensor: Any) -> bool:
         and tensor.is_contiguous()
         and not (tensor.is_neg() or tensor.is_conj())
     )
+
+
+def host_copy(local: Any) -> Any:
+    """The numbers of a tensor or an Array in memory of the host that is dense."""
+    if isinstance(local, Array):
+        return local.dense(copied=True)
+    return local.cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def is_array(value: Any) -> bool:

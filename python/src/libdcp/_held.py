@@ -65,10 +65,19 @@ class Plain:
             return value
         if value.shape != mine.shape or mine.shape == param.shape:
             return value
-        return _cut_as(param, value)
+        return cut_as(param, value)
 
-    def place_of(self, kind: str, weight: str, dtype: str, shape: tuple[int, ...]) -> Any:
+    def _kind_of(self, name: str) -> tuple[str, str]:
+        """A kind may have dots in it, as weights have."""
+        kind, weight = kind_of(name)
+        while weight and weight not in self._params:
+            more, _, weight = weight.partition(".")
+            kind = f"{kind}.{more}"
+        return kind, weight
+
+    def place_of(self, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
         """Where it is like the weight, it lies on the ranks as that does."""
+        kind, weight = self._kind_of(name)
         param = self._params.get(weight)
         if param is None:
             return None
@@ -84,17 +93,20 @@ class Plain:
             device=param.device if shape else "cpu",
         )
         if mine is not None and alike:
-            made = _cut_as(param, made)
+            made = cut_as(param, made)
         self.state.setdefault(weight, {})[kind] = made
         return made
 
     def take_values(self, loaded: Loaded) -> None:
         """Take what else the step has of these weights, and no tensors."""
         for name in loaded.names:
-            if name.startswith(f"{SETTINGS}."):
-                kind, weight = kind_of(name)
-                if weight in self._params:
-                    self.state.setdefault(weight, {}).setdefault(kind, None)
+            kind, weight = self._kind_of(name)
+            known = self.state.get(weight, {})
+            if weight not in self._params or kind in known:
+                continue
+            value = loaded.value_of(name)
+            if not (isinstance(value, dict) and "param_groups" in value):  # settings
+                self.state.setdefault(weight, {})[kind] = value
 
     def set(self, group: dict[str, Any], name: str, value: Any) -> None:
         group[name] = value
@@ -234,12 +246,14 @@ def has_ways_of_its_own(optimizer: Any, models: Mapping[str, Any]) -> bool:
 
 
 def kind_of(name: str) -> tuple[str, str]:
-    """Of a tensor or a value of an optimizer: what it is, and the weight."""
+    """What a tensor or a value is of a weight, and of which; "": of no optimizer."""
+    if not name.startswith(f"{SETTINGS}."):
+        return "", ""
     kind, _, weight = name[len(SETTINGS) + 1 :].partition(".")
     return kind, weight
 
 
-def _cut_as(param: Any, local: Any) -> Any:
+def cut_as(param: Any, local: Any) -> Any:
     """A DTensor that lies on the ranks as the weight does."""
     return type(param.data).from_local(
         local,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ._entries import Box
 from ._errors import NotFoundError
-from ._ranks import Ranks, on_first
+from ._ranks import Ranks, on_all, on_first
 from ._stateful import TREE
 from ._values import SETTINGS, unpickled
 
@@ -30,24 +31,68 @@ def look(
     """
     if not made.looks:
         return
-    names = {name for theirs in ranks.gather(made.value_names) for name in theirs}
+    of_optimizers = [o.settings_name for o in made.optimizers]
+    told = ranks.gather((made.value_names, of_optimizers))
+    names = {name for theirs, _ in told for name in theirs}
+    settings = {name for _, theirs in told for name in theirs}
 
-    def first() -> tuple[set[str], list[More], set[str]]:
+    def first() -> _Found:
         try:
             found = opened()
         except Exception:  # which the load finds, too, and says on all ranks
-            return set(), [], set()
+            return _Found()
         with found:
             lacked = _lacked_by(made, found)
             _check(made, found, names, trust)
             _remark_on(made, found)
-            more = _more_in(made, found)
-            return lacked, more, _types_in(found) if more else set()
+            return _Found(lacked, **(_of_optimizers(made, found) if settings else {}))
 
-    lacked, more, types = on_first(ranks, first)
+    found: _Found = on_first(ranks, first)
+    lacked = found.lacked
+    if found.settings:
+        lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found)))
     made.leave_out(lacked)
-    if more:
-        made.take_more(more, types, ranks)
+    if found.more:
+        made.take_more(found.more, found.types, ranks)
+
+
+@dataclass
+class _Found:
+    """What rank 0 found in the step, for all."""
+
+    lacked: set[str] = field(default_factory=set)
+    more: list[More] = field(default_factory=list)
+    types: set[str] = field(default_factory=set)
+    settings: dict[str, list[Any]] = field(default_factory=dict)
+    trained: set[str] = field(default_factory=set)
+
+
+def _of_optimizers(made: State, step: Checkpoint) -> dict[str, Any]:
+    """What each rank asks for its own: stages of a pipeline have other weights."""
+    settings: dict[str, list[Any]] = {}
+    for name, value in step.objects.items():
+        if isinstance(value, dict) and "param_groups" in value:
+            settings.setdefault(name.rpartition("@")[0] or name, []).append(value)
+    return {
+        "more": _more_in(made, step),
+        "types": {
+            f"{n} {v.get('type')}".lower() for n, vs in settings.items() for v in vs
+        },
+        "settings": settings,
+        "trained": step._trained(),
+    }
+
+
+def _lacked_here(made: State, found: _Found) -> set[str]:
+    """Tensors of this rank's optimizers that the step has nothing of; refuses a step of
+    others.
+    """
+    lacked: set[str] = set()
+    for optimizer in made.optimizers:
+        if optimizer.settings_name in found.settings:
+            optimizer.check(found.settings[optimizer.settings_name])
+            lacked |= optimizer.lacked_by(found.trained)
+    return lacked
 
 
 def _check(made: State, step: Checkpoint, names: set[str], trust: bool) -> None:
@@ -58,7 +103,7 @@ def _check(made: State, step: Checkpoint, names: set[str], trust: bool) -> None:
         name = min(missing)
         raise NotFoundError(
             f"the step has no value '{name}'",
-            hint=_WITHOUT if name.split(".")[0] == SETTINGS else "",
+            hint=_WITHOUT if name == SETTINGS else "",
         )
     begins = tuple(f"{key}." for key in made.stateful)
     asked = names.union(made.asked, made.stateful)
@@ -68,12 +113,9 @@ def _check(made: State, step: Checkpoint, names: set[str], trust: bool) -> None:
         value = step.objects[name]
         if isinstance(value, bytes):
             unpickled(name, value, trust)
-    for optimizer in made.optimizers:
-        settings = [
-            step.objects[n] for n, of in saved.items() if of == optimizer.settings_name
-        ]
-        if settings:
-            optimizer.check(settings)
+    for key in made.stateful:
+        if not _has_state_of(key, step, saved):
+            raise NotFoundError(f"the step has no state of '{key}'")
 
 
 def _lacked_by(made: State, step: Checkpoint) -> set[str]:
@@ -92,9 +134,6 @@ def _lacked_by(made: State, step: Checkpoint) -> set[str]:
         if name not in known and not known.isdisjoint(instead)
     }
     lacked |= _tied_again(made, step)
-    if made.optimizers:
-        trained, objects = step._trained(), step.objects
-        lacked.update(*(o.lacked_by(trained, objects) for o in made.optimizers))
     told = [key for key in made.stateful if _is_told(key, step)]
     begins = tuple(f"{key}." for key in told)
     for name, box in zip(made.entries.names, made.entries.boxes) if told else ():
@@ -108,17 +147,9 @@ def _more_in(made: State, step: Checkpoint) -> list[More]:
     """Tensors of optimizers that these have not: they are made in later updates than the
     first, or by settings that the step has, too.
     """
-    if not made.optimizers:
-        return []
     known = set(made.entries.names)
     more = [n for n in step if n.startswith(f"{SETTINGS}.") and n not in known]
     return [(n, step.tensors[n].dtype, step.tensors[n].shape) for n in more]
-
-
-def _types_in(step: Checkpoint) -> set[str]:
-    """The names of settings, and the types of their optimizers."""
-    settings = {n: v for n, v in step.objects.items() if isinstance(v, dict)}
-    return {f"{n.split('@')[0]} {v.get('type')}".lower() for n, v in settings.items()}
 
 
 def _tied_again(made: State, step: Checkpoint) -> set[str]:
@@ -161,6 +192,17 @@ def _remark_on(made: State, step: Checkpoint) -> None:
             made.remarks.append(
                 f"the step has {len(left)} in '{key}' that the state has not, {first}"
             )
+
+
+def _has_state_of(key: str, step: Checkpoint, saved: Mapping[str, str]) -> bool:
+    begin = f"{key}."
+    firsts = saved.values()
+    return (
+        key in firsts
+        or f"{TREE}.{key}" in firsts
+        or key in step
+        or any(name.startswith(begin) for name in (*firsts, *step))
+    )
 
 
 def _is_told(key: str, step: Checkpoint) -> bool:

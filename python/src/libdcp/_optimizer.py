@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import MismatchError, NotFoundError, UnsupportedError
-from ._held import ByPyTorch, Plain, has_ways_of_its_own, kind_of
+from ._held import ByPyTorch, Plain, has_ways_of_its_own
 from ._kinds import has_tensors, is_tensor
 from ._values import SETTINGS, is_json, lists
 
@@ -59,18 +59,15 @@ class Optimizer:
         groups = [_settings(self._name, group) for group in self._held.groups]
         return {"type": self._type, **_updates(self._held.state), "param_groups": groups}
 
-    def lacked_by(self, trained: set[str], objects: Mapping[str, Any]) -> set[str]:
+    def lacked_by(self, trained: set[str]) -> set[str]:
         """Names of what a step has nothing of; it has some of the weights `trained`."""
         weights = self._held.state
         lacked = [w for w in weights if w not in trained]
-        if self._name not in objects:
-            return set()
         return {f"{SETTINGS}.{kind}.{w}" for w in lacked for kind in weights[w]}
 
     def place_of(self, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
         """Memory for a tensor that the step has of a weight; None: it is not of these."""
-        kind, weight = kind_of(name)
-        return self._held.place_of(kind, weight, dtype, shape)
+        return self._held.place_of(name, dtype, shape)
 
     def check(self, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Give the groups of settings, of which stages of a pipeline have their own;

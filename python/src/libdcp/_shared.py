@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ._array import Array
+from ._array import Array, host_copy
 from ._columns import digest_at
 
 if TYPE_CHECKING:
@@ -15,28 +16,32 @@ if TYPE_CHECKING:
 class Shared:
     """They are read into copies: read in place, the one that came last would be all."""
 
-    def __init__(self, entries: Entries, dense: Callable[[Any], Any]) -> None:
-        """Find them, and let the library read into memory that `dense` gives."""
+    def __init__(
+        self, entries: Entries, copies: dict[int, Any], dense: Callable[[Any], Any]
+    ) -> None:
+        """Find them, and let the library read into memory that `dense` gives.
+
+        copies: of entries that are read into such already; those found here are taken
+        from it.
+        """
         self._entries = entries
         self._together: list[list[int]] = []
         self._copies: dict[int, Any] = {}
-        places, locals_of = entries.addresses, entries.locals
-        n_bytes: dict[int, int] = {}  # by the box: what is cut alike has one
+        spans = _spans_of(entries, copies) if copies else _dense_spans(entries)
+        place: Any = None
         end = last = -1
-        for i in sorted(range(len(places)), key=places.__getitem__):
-            at, box = places[i], id(entries.boxes[i])
-            if at <= 0:
-                continue
+        for where, at, until, i in spans:
+            if where != place:
+                place, end = where, -1
             if at < end:
                 if not self._copies or last not in self._together[-1]:
                     self._together.append([last])
                 self._together[-1].append(i)
                 self._copies.update(dict.fromkeys((last, i)))
-            if box not in n_bytes:
-                n_bytes[box] = locals_of[i].nbytes
-            end, last = max(end, at + n_bytes[box]), i
+            end, last = max(end, until), i
         for i in self._copies:
-            self._copies[i] = dense(entries.locals[i])
+            copy = copies.pop(i, None)
+            self._copies[i] = dense(entries.locals[i]) if copy is None else copy
             entries.addresses[i] = self._copies[i].data_ptr()
 
     def fill(self, of_objects: set[str], loaded: Loaded) -> None:
@@ -59,11 +64,44 @@ class Shared:
                     )
 
 
+def _dense_spans(entries: Entries) -> Iterator[tuple[Any, int, int, int]]:
+    """Where each lies, in order, when all are dense memory of the host."""
+    places, n_bytes = entries.addresses, dict[int, int]()
+    for i in sorted(range(len(places)), key=places.__getitem__):
+        at, box = places[i], id(entries.boxes[i])  # what is cut alike has one box
+        if at <= 0:
+            continue
+        if box not in n_bytes:
+            n_bytes[box] = entries.locals[i].nbytes
+        yield None, at, at + n_bytes[box], i
+
+
+def _spans_of(
+    entries: Entries, copies: Mapping[int, Any]
+) -> list[tuple[str, int, int, int]]:
+    """The same, where some are no dense memory of the host: from the first element to the
+    last, on the device.
+    """
+    found = []
+    for i, local in enumerate(entries.locals):
+        if local is None or entries.addresses[i] == 0:
+            continue
+        if i not in copies:
+            at = entries.addresses[i]
+            found.append(("cpu", at, at + local.nbytes, i))
+        elif isinstance(local, Array):
+            low, high = local.extent()
+            found.append(("cpu", low, high, i))
+        else:
+            steps = zip(local.shape, local.stride())
+            last = sum((n - 1) * step for n, step in steps)
+            at = local.data_ptr()
+            until = at + (last + 1) * local.element_size()
+            found.append((str(local.device), at, until, i))
+    return sorted(found)
+
+
 def _same_bits(held: Any, copy: Any) -> bool:
     """Whether a tensor, or an array, has the numbers of a dense copy."""
-    if isinstance(copy, Array):
-        now: Any = held.dense(copied=True)
-    else:
-        now = held.resolve_conj().resolve_neg().cpu().contiguous()
-    n_bytes = copy.nbytes
+    now, n_bytes = host_copy(held), copy.nbytes
     return digest_at(now.data_ptr(), n_bytes) == digest_at(copy.data_ptr(), n_bytes)

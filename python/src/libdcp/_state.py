@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._alike import Replicas, differing
-from ._array import Array, is_array, no_grad, written
+from ._array import Array, host_copy, is_array, no_grad, written
 from ._columns import Columns, columns_of, ints
 from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
 from ._errors import MismatchError, UsageError
@@ -67,6 +67,7 @@ class State:
         self.containers: list[str] = []  # keys under which tensors are, that have none
         self.stateful: list[str] = []
         self.optimizers: list[Optimizer] = []
+        self.any_optimizers = False  # on any rank
         self.buffers: set[str] = set()  # each rank has its own, as statistics of its data
         self._of_objects: set[str] = set()  # tensors that objects have
         self._shared: Shared | None = None
@@ -243,13 +244,13 @@ class State:
 
     def _dense(self, local: Any) -> Any:
         """Memory of the host for it that is dense."""
-        if isinstance(local, Array):
-            return local.dense(copied=self._step is not None)
+        if self._step is not None:
+            return host_copy(local)
+        if isinstance(local, Array):  # a load, which needs no old values
+            return local.dense(copied=False)
         import torch
 
-        if self._step is None:  # a load, which needs no old values
-            return torch.empty(local.shape, dtype=local.dtype)
-        return local.cpu().resolve_conj().resolve_neg().contiguous()
+        return torch.empty(local.shape, dtype=local.dtype)
 
     def unite(self, theirs: Sequence[Any] | None) -> None:
         """Bring the tensors of all ranks into one order: each tells its facts.
@@ -370,7 +371,7 @@ class State:
 
     def part_shared(self) -> None:
         """Read tensors of a load that share memory into copies, until `fill`."""
-        self._shared = Shared(self.entries, self._dense)
+        self._shared = Shared(self.entries, self._copies, self._dense)
 
     @property
     def facts(self) -> list[tuple[Any, ...]]:

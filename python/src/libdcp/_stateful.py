@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._array import is_array
 from ._errors import MismatchError, UsageError
+from ._held import cut_as
 from ._kinds import has_tensors, is_tensor
 
 if TYPE_CHECKING:
@@ -147,7 +148,9 @@ def _made(tree: Any, like: Any, loaded: Loaded, rest: Mapping[str, Any]) -> Any:
     if kind == "value":
         return loaded.value_of(held)
     if kind in _TENSORS:
-        return rest.get(held, like)
+        got = rest.get(held, like)
+        is_part = hasattr(like, "_local_tensor") and not hasattr(got, "_local_tensor")
+        return cut_as(like, got) if is_part else got
     if kind in _LISTS:
         old = like if isinstance(like, (list, tuple)) else ()
         pairs = zip(held, [*old, *[None] * len(held)])

@@ -77,7 +77,7 @@ def agreed(
 
     states: list[State] = []  # this rank's, when it is made
 
-    def tell() -> tuple[Any, bytes, bytes, bool, bool]:
+    def tell() -> tuple[Any, bytes, bytes, bool, bool, bool]:
         with no_grad():
             try:
                 made = make()
@@ -93,13 +93,15 @@ def agreed(
         values = hashlib.sha256(marshal.dumps(made.values, 0)).digest()
         states.append(made)
         said = {"call": act, **how}
-        return said, digest, values, made.is_away, made.looks
+        has_optimizers = bool(made.optimizers)
+        return said, digest, values, made.is_away, made.looks, has_optimizers
 
-    said, digests, values, away, looks = zip(*on_all(ranks, tell))
+    said, digests, values, away, looks, optimizers = zip(*on_all(ranks, tell))
     _check_said(said)
     (made,) = states
     columns = made.columns
     made.is_away, made.looks = any(away), any(looks)
+    made.any_optimizers = any(optimizers)
     made.unite(None if len(set(digests)) == 1 else ranks.gather(made.facts))
     if len(set(values)) > 1:
         made.keep_by_rank(ranks)
@@ -157,20 +159,27 @@ def save(
     """
     act = Act()
     ranks = Ranks(act, group)
-    how = options_of(
-        step=step,
-        codec=codec,
-        keep=keep,
-        keep_every=keep_every,
-        keep_optimizer=keep_optimizer,
-        parity=parity,
-        delta=delta,
-        export=export,
-        export_name=export_name,
-        verify_after_save=verify_after_save,
-        diverged=diverged,
-    )
-    made = agreed(lambda: State(state, ranks, step), ranks, "save", how)
+    how: dict[str, Any] = {}
+
+    def make() -> State:
+        how.update(
+            options_of(
+                step=step,
+                codec=codec,
+                keep=keep,
+                keep_every=keep_every,
+                keep_optimizer=keep_optimizer,
+                parity=parity,
+                delta=delta,
+                export=export,
+                export_name=export_name,
+                verify_after_save=verify_after_save,
+                diverged=diverged,
+            )
+        )
+        return State(state, ranks, step)
+
+    made = agreed(make, ranks, "save", how)
     return write(act, ranks, made, path=path, threads=threads, **how)
 
 
@@ -204,20 +213,27 @@ def save_async(
     saver = saver_of(ranks, _abi.raw(path) or b"", threads)
     saver.staging = saver.staging or Staging()
     staging = saver.staging
-    how = options_of(
-        step=step,
-        codec=codec,
-        keep=keep,
-        keep_every=keep_every,
-        keep_optimizer=keep_optimizer,
-        parity=parity,
-        delta=delta,
-        export=export,
-        export_name=export_name,
-        verify_after_save=verify_after_save,
-        diverged=diverged,
-    )
-    made = agreed(lambda: State(state, ranks, step, staging), ranks, "save_async", how)
+    how: dict[str, Any] = {}
+
+    def make() -> State:
+        how.update(
+            options_of(
+                step=step,
+                codec=codec,
+                keep=keep,
+                keep_every=keep_every,
+                keep_optimizer=keep_optimizer,
+                parity=parity,
+                delta=delta,
+                export=export,
+                export_name=export_name,
+                verify_after_save=verify_after_save,
+                diverged=diverged,
+            )
+        )
+        return State(state, ranks, step, staging)
+
+    made = agreed(make, ranks, "save_async", how)
     # Now that all are there: making a group waits for its time-out where one is gone.
     beside = Ranks(Act(), group, beside=True)
     try:
@@ -258,7 +274,13 @@ def options_of(
     """As the library takes them."""
     if not export_name:
         raise UsageError("export_name is the name of a file, and not empty")
+    for text in (codec, export, export_name):
+        if not isinstance(text, (str, bytes, type(None))):
+            raise UsageError(f"{text!r} is no text")
     for name, value in how.items():
+        if name in ("verify_after_save", "diverged"):
+            how[name] = bool(value)
+            continue
         try:
             how[name] = operator.index(value)
         except TypeError:
@@ -296,28 +318,32 @@ def load(
     act = Act()
     ranks = Ranks(act, group)
     settle(ranks)
-    if is_inferring():
-        raise UsageError(
-            "a load under torch.inference_mode() makes what cannot be trained",
-            hint="load before it, or under torch.no_grad()",
-        )
-    check_step(step)
     how = {
         "step": step,
-        "allow_cast": allow_cast,
-        "verify": verify,
-        "trust_pickles": trust_pickles,
+        "allow_cast": bool(allow_cast),
+        "verify": bool(verify),
+        "trust_pickles": bool(trust_pickles),
     }
-    made = agreed(lambda: State(state, ranks), ranks, "load", how)
+
+    def make() -> State:
+        check_step(step)
+        if is_inferring():
+            raise UsageError(
+                "a load under torch.inference_mode() makes what cannot be trained",
+                hint="load before it, or under torch.no_grad()",
+            )
+        return State(state, ranks)
+
+    made = agreed(make, ranks, "load", how)
     look(made, ranks, lambda: Checkpoint(path, step=step), trust_pickles)
     made.part_shared()
     result, loaded = _abi.LoadResult.new(), ctypes.c_void_p()
     options = _abi.LoadOptions.new(
         path=_abi.raw(path),
         step=-1 if step is None else step,
-        with_optimizer=bool(made.optimizers),
-        allow_cast=allow_cast,
-        no_verify=not verify,
+        with_optimizer=made.any_optimizers,
+        allow_cast=how["allow_cast"],
+        no_verify=not how["verify"],
         threads=threads,
         log=_abi.OnLog(act.guarded(_warn)),
     )
