@@ -47,7 +47,7 @@ def look(
             _remark_on(made, found)
             return _Found(lacked, **(_of_optimizers(made, found) if settings else {}))
 
-    found: _Found = on_first(ranks, first)
+    found = _Found(**on_first(ranks, lambda: vars(first())))  # ranks tell plain values
     lacked = found.lacked
     if found.settings:
         lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found)))
