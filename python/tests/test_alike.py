@@ -100,6 +100,24 @@ def test_what_differs_after_the_first_save(tmp_path):
     assert more == [{1.0}, 1] and rest == [{1.0}, 2]
 
 
+def shared_statistics(path):
+    """One BatchNorm stands in two places of the model."""
+    norm = torch.nn.BatchNorm1d(2)
+    net = torch.nn.Sequential(norm, torch.nn.Linear(2, 2), norm)
+    ddp = torch.nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)
+    for step in (1, 2):
+        libdcp.save({"model": ddp}, path, step=step)
+        ddp(torch.randn(4, 2) + dist.get_rank())
+    into = torch.nn.Sequential(norm, net[1], norm)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.load({"model": into}, path)
+
+
+def test_statistics_in_two_places(tmp_path):
+    run_ranks(2, shared_statistics, str(tmp_path))
+
+
 def not_of_the_group(path):
     group = dist.new_group([0])
     return said(lambda: libdcp.save({"w": torch.ones(3)}, path, step=1, group=group))

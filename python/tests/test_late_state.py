@@ -247,6 +247,29 @@ def partly(path, original):
     return alike, any("PyTorch wants some: zeros" in str(w.message) for w in told)
 
 
+def flat_of_plain(path):
+    """One flat parameter of all weights has one count."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if torch.distributed.get_rank() == 0:
+        net = Partly()
+        state = {"model": net, "optim": torch.optim.AdamW(net.parameters())}
+        libdcp.save(train(state, 3), path, step=1, group="alone")
+    torch.distributed.barrier()
+    net = FullyShardedDataParallel(Partly(), device_id=torch.device("cpu"))
+    into = {"model": net, "optim": torch.optim.AdamW(net.parameters())}
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        libdcp.load(into, path)
+    return [
+        float(s["step"]) for s in into["optim"].state.values() if s["exp_avg"].numel()
+    ]
+
+
+def test_the_count_of_a_flat_parameter(tmp_path):
+    assert run_ranks(2, flat_of_plain, str(tmp_path)) == [[3.0], [3.0]]
+
+
 @pytest.mark.parametrize("original", [True, False])
 def test_weights_of_fsdp1_without_updates(tmp_path, original):
     told = run_ranks(2, partly, str(tmp_path), original)

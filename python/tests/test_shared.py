@@ -74,6 +74,33 @@ def sharded_average(path):
     return torch.equal(weight, state["model"].weight.full_tensor())
 
 
+def gathered_average(path, original):
+    """FSDP1's state dict has copies, and not the weights themselves."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    def make():
+        net = FullyShardedDataParallel(
+            torch.nn.Linear(4, 4), device_id=torch.device("cpu"), use_orig_params=original
+        )
+        return {"model": net, f"ema{torch.distributed.get_rank()}": Average(net)}
+
+    state, into = make(), make()
+    (ema,) = (v for k, v in state.items() if k.startswith("ema"))
+    ema.shadow = {n: v + 1 for n, v in ema.shadow.items()}
+    libdcp.save(state, path, step=1)
+    libdcp.load(into, path)
+    (got,) = (v for k, v in into.items() if k.startswith("ema"))
+    weights = zip(state["model"].parameters(), into["model"].parameters())
+    alike = all(torch.equal(a, b) for a, b in weights)
+    return alike, all(torch.equal(got.shadow[n], v) for n, v in ema.shadow.items())
+
+
+@pytest.mark.parametrize("original", [True, False])
+def test_an_average_of_gathered_weights(tmp_path, original):
+    told = run_ranks(2, gathered_average, str(tmp_path), original)
+    assert told == [(True, True)] * 2
+
+
 def test_an_average_of_shards(tmp_path):
     assert run_ranks(2, sharded_average, str(tmp_path)) == [True, True]
 

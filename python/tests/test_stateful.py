@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import random
 from collections import OrderedDict, namedtuple
 
 import pytest
 from conftest import peer
+from ranks import run_ranks
 
 import libdcp
 
@@ -87,6 +89,56 @@ def test_values_beside_tensors_in_tuples(tmp_path):
     state = make(3)
     libdcp.load(state, tmp_path)
     assert facts(state) == facts(make(7))
+
+
+class Table(dict):
+    """A dict of its own."""
+
+
+def one(n):
+    return torch.full((2,), float(n))
+
+
+@pytest.mark.parametrize(
+    ("had", "has"),
+    [
+        (
+            collections.defaultdict(list, a=[one(1), one(2)], b=[one(3)]),
+            collections.defaultdict(list),
+        ),
+        ({(1, "x"): one(1), 2.5: one(2), None: one(3), True: one(4)}, {(1, "x"): one(0)}),
+        ([Pair(one(1), 1), Pair(one(2), 2)], [Pair(one(0), 0)]),
+        (Table(a=one(1), b=one(2)), Table(a=one(0))),
+        ({"deep": [Table(a=(one(1), {"b": one(2)}))]}, {"deep": [Table()]}),
+    ],
+    ids=["defaultdict", "keys", "named", "dict", "deep"],
+)
+def test_containers_of_any_kind(tmp_path, had, has):
+    """More of them than there are now, and none yet, come back as they were."""
+    libdcp.save({"x": Holder(had)}, tmp_path, step=1)
+    for now in (has, type(had)()):
+        into = {"x": Holder(now)}
+        libdcp.load(into, tmp_path, trust_pickles=not now)
+        got = into["x"].held
+        assert type(got) is type(had)
+        assert str(got).partition("{")[2] == str(had).partition("{")[2]
+
+
+def waiting(path):
+    """Tensors are in it on one rank only."""
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    for step, many in ((1, rank), (2, 1 - rank)):
+        held = {"pos": rank, "waiting": [one(rank)] * many}
+        libdcp.save({"q": Holder(held)}, path, step=step)
+        into = Holder({"pos": -1, "waiting": []})
+        libdcp.load({"q": into}, path, step=step)
+        assert str(into.held) == str(held), (step, into.held)
+
+
+def test_tensors_on_some_ranks(tmp_path):
+    run_ranks(2, waiting, str(tmp_path))
 
 
 def test_objects_that_the_step_has_not(tmp_path):

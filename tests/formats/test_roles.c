@@ -15,7 +15,7 @@ struct row {
 };
 struct table {
     const char *model, *optim; /* what must be found; optim NULL: none */
-    const char *beside[3];     /* names of objects, up to NULL */
+    const char *beside[4];     /* names of objects, up to NULL */
     struct row rows[12];       /* up to a name that is NULL */
 };
 

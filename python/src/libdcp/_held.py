@@ -193,8 +193,15 @@ class ByPyTorch:
 
         optimizer = self._optimizer
         is_all = len(self._dropped) == len(self.state)
+        dropped = set(self._dropped)
+        kept = {
+            _place_of(value)
+            for weight, values in self.state.items()
+            for value in values.values()
+            if weight not in dropped and is_tensor(value)
+        }
         for weight in self._dropped if not is_all else ():
-            _zero(self.state[weight].values())
+            _zero(self.state[weight].values(), kept)
             loaded.remarks.append(
                 f"the step has no state for '{weight}', and PyTorch wants some: zeros"
             )
@@ -265,11 +272,19 @@ def cut_as(param: Any, local: Any) -> Any:
     )
 
 
-def _zero(values: Iterable[Any]) -> None:
+def _place_of(value: Any) -> int:
+    if hasattr(value, "local_shards"):
+        return 0  # of a flat parameter: each weight has its own part
+    place: int = getattr(value, "_local_tensor", value).data_ptr()
+    return place
+
+
+def _zero(values: Iterable[Any], kept: set[int]) -> None:
+    """Make it what no update has made; weights of a flat parameter have one count."""
     for value in values:
         if hasattr(value, "local_shards"):
-            _zero(shard.tensor for shard in value.local_shards())
-        elif is_tensor(value):
+            _zero((shard.tensor for shard in value.local_shards()), kept)
+        elif is_tensor(value) and _place_of(value) not in kept:
             value.zero_()
 
 

@@ -33,7 +33,7 @@ class Loaded:
         """`saved_by` so many ranks, for one of these; reopen gives the step."""
         self._objects = objects
         self._saved_by = saved_by
-        self._trust = trust
+        self.trust = trust
         self._reopen = reopen
         self._rank, self._n_ranks = ranks.rank, ranks.world_size
         self.filled: set[str] = set()
@@ -41,6 +41,7 @@ class Loaded:
         self.remarks: list[str] = []
         #: Tensors of objects that are not in place, since models have their memory.
         self.apart: dict[str, Any] = {}
+        self.classes: dict[str, Any] = {}  # of containers, that are known without trust
 
     def read(self, leaves: Sequence[tuple[str, str]]) -> dict[str, Any]:
         """Read more of the step: "tensor" or "array", and its name, of each."""
@@ -87,4 +88,4 @@ class Loaded:
 
     def _decoded(self, name: str) -> Any:
         is_json, data = self._objects[name]
-        return json.loads(data) if is_json else unpickled(name, data, self._trust)
+        return json.loads(data) if is_json else unpickled(name, data, self.trust)

@@ -32,7 +32,8 @@ class Model:
         """of_module: what `dict_of` gives of it."""
         self._module, self._dict = module, of_module
         self._extras: list[Stateful] = []
-        buffers = {plain_name(module, name) for name, _ in module.named_buffers()}
+        named = module.named_buffers(remove_duplicate=False)
+        buffers = {plain_name(module, name) for name, _ in named}
         ties = _ties(module)
         for name, value in self._dict.items():
             role = "buffer" if name in buffers else "model"
@@ -78,10 +79,13 @@ def dict_of(module: Any) -> dict[str, Any]:
 
 
 def _ties(module: Any) -> dict[str, tuple[str, ...]]:
-    """Weights that have several names: by each, the others."""
+    """Weights and buffers that have several names: by each, the others."""
     names: dict[int, list[str]] = {}
-    for name, weight in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(weight), []).append(plain_name(module, name))
+    for name, held in (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ):
+        names.setdefault(id(held), []).append(plain_name(module, name))
     return {
         name: tuple(other for other in same if other != name)
         for same in names.values()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._array import Array, host_copy
@@ -17,14 +18,19 @@ class Shared:
     """They are read into copies: read in place, the one that came last would be all."""
 
     def __init__(
-        self, entries: Entries, copies: dict[int, Any], dense: Callable[[Any], Any]
+        self,
+        entries: Entries,
+        copies: dict[int, Any],
+        dense: Callable[[Any], Any],
+        of_objects: set[str],
+        models: Sequence[Any],
     ) -> None:
         """Find them, and let the library read into memory that `dense` gives.
 
         copies: of entries that are read into such already; those found here are taken
         from it.
         """
-        self._entries = entries
+        self._entries, self._of_objects = entries, of_objects
         self._together: list[list[int]] = []
         self._copies: dict[int, Any] = {}
         spans = _spans_of(entries, copies) if copies else _dense_spans(entries)
@@ -39,14 +45,21 @@ class Shared:
                 self._together[-1].append(i)
                 self._copies.update(dict.fromkeys((last, i)))
             end, last = max(end, until), i
+        # Of models that are gathered into copies, as by FSDP1, the memory is in no entry.
+        self._apart = _inside(entries, copies, of_objects, models).difference(
+            self._copies
+        )
+        self._copies.update(dict.fromkeys(self._apart))
         for i in self._copies:
             copy = copies.pop(i, None)
             self._copies[i] = dense(entries.locals[i]) if copy is None else copy
             entries.addresses[i] = self._copies[i].data_ptr()
 
-    def fill(self, of_objects: set[str], loaded: Loaded) -> None:
+    def fill(self, loaded: Loaded) -> None:
         """Give objects their own of what models have; of others the first one has it."""
-        held = self._entries
+        held, of_objects = self._entries, self._of_objects
+        for i in self._apart:
+            loaded.apart[held.names[i]] = self._copies[i]
         for together in map(sorted, self._together):
             rest = [i for i in together if held.names[i] not in of_objects]
             for i in together if rest else ():
@@ -93,12 +106,47 @@ def _spans_of(
             low, high = local.extent()
             found.append(("cpu", low, high, i))
         else:
-            steps = zip(local.shape, local.stride())
-            last = sum((n - 1) * step for n, step in steps)
-            at = local.data_ptr()
-            until = at + (last + 1) * local.element_size()
-            found.append((str(local.device), at, until, i))
+            found.append((*_extent_of(local), i))
     return sorted(found)
+
+
+def _extent_of(local: Any) -> tuple[str, int, int]:
+    last = sum((n - 1) * step for n, step in zip(local.shape, local.stride()))
+    at = local.data_ptr()
+    return str(local.device), at, at + (last + 1) * local.element_size()
+
+
+def _inside(
+    entries: Entries,
+    copies: Mapping[int, Any],
+    of_objects: set[str],
+    models: Sequence[Any],
+) -> set[int]:
+    """Entries of objects that lie in memory of a model's weights or buffers."""
+    if not of_objects:
+        return set()
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for model in models:
+        for held in (*model.parameters(), *model.buffers()):
+            local = getattr(held, "_local_tensor", held)
+            if local.numel() and not local.is_meta:
+                where, at, until = _extent_of(local)
+                spans.setdefault(where, []).append((at, until))
+    for found in spans.values():
+        found.sort()
+    inside = set()
+    for i, (name, local) in enumerate(zip(entries.names, entries.locals)):
+        if name not in of_objects or local is None or isinstance(local, Array):
+            continue
+        if entries.addresses[i] == 0:
+            continue
+        where, at, until = _extent_of(local)
+        all_of = spans.get(where, [])
+        place = bisect.bisect_left(all_of, (until, 0))
+        # Weights lie beside each other: the last that begins before it ends is the one.
+        if place and all_of[place - 1][1] > at:
+            inside.add(i)
+    return inside
 
 
 def _same_bits(held: Any, copy: Any) -> bool:

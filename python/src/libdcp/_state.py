@@ -190,6 +190,11 @@ class State:
         self._columns = None
 
     @property
+    def is_alone(self) -> bool:
+        """Whether no other rank is there."""
+        return self._n_ranks == 1
+
+    @property
     def is_save(self) -> bool:
         """Whether values are saved, and not only places for them."""
         return self._step is not None
@@ -371,7 +376,13 @@ class State:
 
     def part_shared(self) -> None:
         """Read tensors of a load that share memory into copies, until `fill`."""
-        self._shared = Shared(self.entries, self._copies, self._dense)
+        self._shared = Shared(
+            self.entries,
+            self._copies,
+            self._dense,
+            self._of_objects,
+            list(self.models.values()),
+        )
 
     @property
     def facts(self) -> list[tuple[Any, ...]]:
@@ -433,7 +444,7 @@ class State:
             for i, copy in self._copies.items():
                 self.entries.locals[i].copy_(copy)
             if self._shared is not None:
-                self._shared.fill(self._of_objects, loaded)
+                self._shared.fill(loaded)
             if len(self._left_out):
                 self._fill_left_out(loaded)
         written(self.entries.locals)

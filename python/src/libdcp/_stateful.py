@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import copy
+import pickle
 from collections import OrderedDict
 from collections.abc import (
     Callable,
@@ -16,6 +19,7 @@ from ._array import is_array
 from ._errors import MismatchError, UsageError
 from ._held import cut_as
 from ._kinds import has_tensors, is_tensor
+from ._values import plain_pickle, unpickled
 
 if TYPE_CHECKING:
     from ._loaded import Loaded
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 TREE = "tree"  # the object "tree.KEY" says how the state of KEY is nested
 _DICTS = {"dict": dict, "ordered dict": OrderedDict}
+_MADE = {"made dict": "dict", "named": "list"}  # of a class that it says: what is in it
 _TENSORS = ("tensor", "dtensor", "array")
 _LISTS = {"list": list, "tuple": tuple}
 
@@ -67,7 +72,8 @@ class Stateful:
         self._places = Places()
         mine = self._dict[key]
         state.add(key, mine, self._dict, key, self._places)
-        tree = _tree_of(key, mine) if has_tensors(mine) else None
+        # Where other ranks may have tensors in it, that this one has none is told, too.
+        tree = _tree_of(key, mine) if has_tensors(mine) or not state.is_alone else None
         state.add_value(f"{TREE}.{key}", tree) if state.is_save and tree else None
 
     def load(self, loaded: Loaded) -> None:
@@ -85,6 +91,7 @@ class Stateful:
                         hint="let the object make its state before the load",
                     )
             rest = {**loaded.apart, **loaded.read(missing)}
+            loaded.classes.update(_classes_in(self._dict[key]))
             self._dict[key] = _made(tree, self._dict[key], loaded, rest)
         elif loaded.has_value(key):
             self._dict[key] = loaded.value_of(key)
@@ -107,12 +114,47 @@ def _tree_of(name: str, value: Any) -> Any:
         if type(value) is make:
             items = [_tree_of(f"{name}.{i}", item) for i, item in enumerate(value)]
             return None if None in items else {kind: items}
-    for kind, make in _DICTS.items():
-        if type(value) is make:
-            pairs = [[k, _tree_of(f"{name}.{k}", item)] for k, item in value.items()]
-            kept = all(type(k) in (str, int) and item for k, item in pairs)
-            return {kind: pairs} if kept else None
+    if isinstance(value, dict):
+        pairs = [
+            [_code_of_key(k), _tree_of(f"{name}.{k}", item)] for k, item in value.items()
+        ]
+        if any(code is None or item is None for code, item in pairs):
+            return None
+        for kind, make in _DICTS.items():
+            if type(value) is make:
+                return {kind: pairs}
+        return {"made dict": [_code_of_class(value), pairs]}
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        items = [_tree_of(f"{name}.{i}", item) for i, item in enumerate(value)]
+        return None if None in items else {"named": [_code_of_class(value), items]}
     return None
+
+
+def _code_of_key(key: Any) -> Any:
+    """A text or a number is itself; None: it is no plain data."""
+    if type(key) in (str, int):
+        return key
+    plain = plain_pickle("a key", key)
+    return None if plain is None else {"plain": base64.b64encode(plain).decode()}
+
+
+def _key_of(code: Any) -> Any:
+    if not isinstance(code, dict):
+        return code
+    return unpickled("a key", base64.b64decode(code["plain"]), trust=False)
+
+
+def _code_of_class(value: Any) -> str:
+    return base64.b64encode(pickle.dumps(type(value))).decode()
+
+
+def _classes_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """Classes of containers that are there now, by their codes: others take trust."""
+    if isinstance(value, (dict, list, tuple)):
+        if type(value) not in (dict, list, tuple):
+            yield _code_of_class(value), type(value)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _classes_in(item)
 
 
 def _is_tree(value: Any) -> bool:
@@ -126,6 +168,8 @@ def _is_tree(value: Any) -> bool:
         return type(held) is list and all(
             type(pair) is list and len(pair) == 2 and _is_tree(pair[1]) for pair in held
         )
+    if kind in _MADE:
+        return type(held) is list and len(held) == 2 and _is_tree({_MADE[kind]: held[1]})
     return kind in (*_TENSORS, "value") and type(held) is str
 
 
@@ -140,6 +184,8 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
     elif kind in _DICTS:
         for _, item in held:
             yield from _leaves(item)
+    elif kind in _MADE:
+        yield from _leaves({_MADE[kind]: held[1]})
 
 
 def _made(tree: Any, like: Any, loaded: Loaded, rest: Mapping[str, Any]) -> Any:
@@ -151,12 +197,25 @@ def _made(tree: Any, like: Any, loaded: Loaded, rest: Mapping[str, Any]) -> Any:
         got = rest.get(held, like)
         is_part = hasattr(like, "_local_tensor") and not hasattr(got, "_local_tensor")
         return cut_as(like, got) if is_part else got
+    if kind in _MADE:
+        make = loaded.classes.get(held[0])
+        if make is None:
+            code = base64.b64decode(held[0])
+            make = unpickled("the class of a container", code, loaded.trust)
+        plain = _made({_MADE[kind]: held[1]}, like, loaded, rest)
+        if kind == "named":
+            return make._make(plain)
+        filled = copy.copy(like) if type(like) is make else make()
+        filled.clear()
+        filled.update(plain)
+        return filled
     if kind in _LISTS:
         old = like if isinstance(like, (list, tuple)) else ()
         pairs = zip(held, [*old, *[None] * len(held)])
         return _LISTS[kind](_made(v, at, loaded, rest) for v, at in pairs)
     olds = like if isinstance(like, Mapping) else {}
-    made: Any = _DICTS[kind]((k, _made(v, olds.get(k), loaded, rest)) for k, v in held)
+    keys = ((_key_of(code), v) for code, v in held)
+    made: Any = _DICTS[kind]((k, _made(v, olds.get(k), loaded, rest)) for k, v in keys)
     if kind == "ordered dict" and hasattr(like, "_metadata"):
         made._metadata = like._metadata  # versions of a module's parts
     return made
