@@ -106,8 +106,8 @@ def shared_statistics(path):
     net = torch.nn.Sequential(norm, torch.nn.Linear(2, 2), norm)
     ddp = torch.nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)
     for step in (1, 2):
-        libdcp.save({"model": ddp}, path, step=step)
         ddp(torch.randn(4, 2) + dist.get_rank())
+        libdcp.save({"model": ddp}, path, step=step)
     into = torch.nn.Sequential(norm, net[1], norm)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
