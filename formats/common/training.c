@@ -47,13 +47,23 @@ int64_t dcp_training_most_updates(const json_t *optimizer)
                           json_array_get(json_object_get(optimizer, "steps"), 1));
 }
 
+int dcp_training_counts_differ(const struct dcp_catalog *catalog, bool *out,
+                               struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *optimizer = NULL;
+    int rc = dcp_training_read(catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
+
+    *out = json_is_array(json_object_get(optimizer, "steps"));
+    return rc;
+}
+
 int dcp_training_one_count(const struct dcp_catalog *catalog, const char *what,
                            struct dcp_error *err)
 {
-    DCP_CLEANUP_JSON json_t *optimizer = NULL;
+    bool differ;
 
-    DCP_TRY(dcp_training_read(catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err));
-    if (!json_is_array(json_object_get(optimizer, "steps")))
+    DCP_TRY(dcp_training_counts_differ(catalog, &differ, err));
+    if (!differ)
         return DCP_OK;
     dcp_error_set(err, DCP_E_MISMATCH,
                   "%s cannot hold: weights that were updated some more often than others",

@@ -26,8 +26,11 @@ int dcp_training_updates(const struct dcp_catalog *catalog, int64_t *out,
                          struct dcp_error *err);
 /* The most that `optimizer` says of any weight; -1: nothing. */
 int64_t dcp_training_most_updates(const json_t *optimizer);
-/* Refuses, for a file that has one count for all, weights that were updated some more
- * often than others. Errors: MISMATCH, CORRUPT, MEMORY. */
+/* Whether weights were updated some more often than others. Errors: CORRUPT, MEMORY. */
+int dcp_training_counts_differ(const struct dcp_catalog *catalog, bool *out,
+                               struct dcp_error *err);
+/* Refuses that, for a file that has one count for all. Errors: MISMATCH, CORRUPT, MEMORY.
+ */
 int dcp_training_one_count(const struct dcp_catalog *catalog, const char *what,
                            struct dcp_error *err);
 /* The groups of parameters, as in `optimizer`; an array to be freed with json_decref.

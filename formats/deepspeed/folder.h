@@ -21,8 +21,7 @@ struct dcp_ds_folder {
     bool bf16;                     /* optimizer files say so in their name */
     bool universal;                /* it has zero/, the parameters of a universal one */
     bool seen; /* something is named as DeepSpeed names it; set on failure too */
-    bool
-        tags; /* of a failure: there are folders of tags, and nothing names one of them */
+    bool tags; /* of a failure: there are tags, and nothing names one of them */
 };
 
 /* Finds the folder of the tag, by the file `pointer` ("latest") in the source's folder,

@@ -79,10 +79,11 @@ static int make_scaler(struct dcp_ds_reader *reader, const json_t *optim,
                                         "scale_window" };
     static const struct {
         const char *key, *option;
-    } configured[] = { { "min_scale", "min_loss_scale" },
-                       { "delayed_shift", "hysteresis" },
-                       { "cur_hysteresis", "hysteresis" },
-                       { "consecutive_hysteresis", "consecutive_hysteresis" } };
+        int begins; /* 0: nothing is said where it is not configured */
+    } configured[] = { { "min_scale", "min_loss_scale", 0 },
+                       { "delayed_shift", "hysteresis", DCP_DS_HYSTERESIS },
+                       { "cur_hysteresis", "hysteresis", DCP_DS_HYSTERESIS },
+                       { "consecutive_hysteresis", "consecutive_hysteresis", 0 } };
     json_t *scale = json_object_get(optim, "cur_scale"), *value;
     const json_t *fp16 = json_object_get(reader->config, "fp16");
     bool dynamic = json_is_true(json_object_get(optim, "dynamic_loss_scale"));
@@ -97,13 +98,12 @@ static int make_scaler(struct dcp_ds_reader *reader, const json_t *optim,
         if ((value = json_object_get(optim, kept[i])))
             failed |= json_object_set(made, kept[i], value);
     for (size_t i = 0; i < DCP_ARRAY_LEN(configured) && dynamic; i++) {
-        bool shift = !strcmp(configured[i].option, "hysteresis");
         value = json_object_get(fp16, configured[i].option);
         if (json_is_number(value) || json_is_boolean(value))
             failed |= json_object_set(made, configured[i].key, value);
-        else if (shift)
+        else if (configured[i].begins)
             failed |= json_object_set_new(made, configured[i].key,
-                                          json_integer(DCP_DS_HYSTERESIS));
+                                          json_integer(configured[i].begins));
     }
     reader->loss_scaler = made;
     return !made || failed ? dcp_error_memory(err, "the loss scaler") : DCP_OK;

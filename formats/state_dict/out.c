@@ -231,6 +231,21 @@ static bool is_of_optim(const struct dcp_out *out, const struct dcp_tensor *tens
     return rest && dcp_str_starts(rest, "state.");
 }
 
+/* A count that is made is that of all weights. */
+static int check_count(const struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    bool differ;
+
+    DCP_TRY(dcp_training_counts_differ(catalog, &differ, err));
+    if (!differ)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_MISMATCH,
+                  "the source does not say how often each weight was updated, only that "
+                  "some were more often than others");
+    dcp_error_hint(err, "--only model leaves out what training goes on from");
+    return DCP_E_MISMATCH;
+}
+
 /* Every parameter with moments has a step, a tensor without dimensions. One item serves
  * them all. That they were made here is said once, or of each when there are others. */
 static int add_steps(struct dcp_out *out, struct dcp_error *err)
@@ -257,7 +272,7 @@ static int add_steps(struct dcp_out *out, struct dcp_error *err)
             rc = add_step_item(out, updates, &key.item, err);
         } else if (!rc) {
             if (!shared++)
-                rc = dcp_training_one_count(catalog, "a state of PyTorch's", err);
+                rc = check_count(catalog, err);
             if (!rc && shared == 1)
                 rc = dcp_training_updates(catalog, &updates, err);
             if (!rc && shared == 1)

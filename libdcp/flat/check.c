@@ -61,7 +61,7 @@ int32_t dcp_flat_checkpoint_verify(struct dcp_flat_checkpoint *checkpoint,
         dcp_error_prefix(&why, "'%s' is corrupt", checkpoint->location.path);
     if (rc)
         rc = dcp_location_failed(&checkpoint->location, rc, &why);
-    rc = dcp_flat_files_say(checkpoint, NULL, rc, &why);
+    rc = dcp_flat_check_replaced(checkpoint, NULL, rc, &why);
     const struct dcp_flat_verify_result told = { .n_findings = result.n_findings,
                                                  .size_bytes = result.size_bytes,
                                                  .n_blocks = result.n_blocks,
@@ -115,7 +115,7 @@ static int fingerprint(struct dcp_flat_checkpoint *checkpoint, uint64_t tensor,
     DCP_TRY(dcp_flat_readers_take(checkpoint, 1, &readers, err));
     int rc = read_crc(&readers, (int)tensor, progress, out, err);
     rc = dcp_flat_readers_give(&readers, rc, err);
-    return dcp_flat_files_say(checkpoint, of, rc, err);
+    return dcp_flat_check_replaced(checkpoint, of, rc, err);
 }
 
 int32_t dcp_flat_tensor_fingerprint(struct dcp_flat_checkpoint *checkpoint,

@@ -236,8 +236,8 @@ static int check_files(const struct dcp_flat_checkpoint *checkpoint,
     return DCP_OK;
 }
 
-int dcp_flat_files_say(const struct dcp_flat_checkpoint *checkpoint,
-                       const struct dcp_tensor *of, int rc, struct dcp_error *err)
+int dcp_flat_check_replaced(const struct dcp_flat_checkpoint *checkpoint,
+                            const struct dcp_tensor *of, int rc, struct dcp_error *err)
 {
     struct dcp_error replaced = { 0 };
 

@@ -41,8 +41,8 @@ int dcp_flat_check_box(const struct dcp_flat_checkpoint *checkpoint,
 /* What an act came to that read files of a tensor (NULL: of any): NOT_FOUND where they
  * were replaced since they were indexed, which is why whatever else went wrong; else rc.
  */
-int dcp_flat_files_say(const struct dcp_flat_checkpoint *checkpoint,
-                       const struct dcp_tensor *of, int rc, struct dcp_error *err);
+int dcp_flat_check_replaced(const struct dcp_flat_checkpoint *checkpoint,
+                            const struct dcp_tensor *of, int rc, struct dcp_error *err);
 
 /* Readers for the threads of one act, which is alone where records are checked. */
 struct dcp_flat_readers {

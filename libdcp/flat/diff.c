@@ -147,8 +147,8 @@ static int run(struct diff *diff, struct dcp_flat_checkpoint *a,
     if (!rc && !of_first && of_second && err)
         *err = why;
     rc = rc ? of_second : of_first ? of_first : of_second;
-    rc = dcp_flat_files_say(a, NULL, rc, err);
-    return dcp_flat_files_say(b, NULL, rc, err);
+    rc = dcp_flat_check_replaced(a, NULL, rc, err);
+    return dcp_flat_check_replaced(b, NULL, rc, err);
 }
 
 int32_t dcp_flat_checkpoint_diff(struct dcp_flat_checkpoint *a,

@@ -108,7 +108,7 @@ static int map_box(const struct dcp_flat_checkpoint *checkpoint, const struct bo
     DCP_TRY(dcp_location_descriptor(&checkpoint->location, &catalog->files[found->file],
                                     &fd, err));
     out->fd = fd;
-    DCP_TRY(dcp_flat_files_say(checkpoint, of, DCP_OK, err));
+    DCP_TRY(dcp_flat_check_replaced(checkpoint, of, DCP_OK, err));
     return fd < 0 ? refuse(checkpoint, of, "lies in an archive or in a delta", err)
                   : DCP_OK;
 }

@@ -233,7 +233,7 @@ static int read_boxes(struct reading *reading, const struct dcp_flat_boxes *give
     DCP_TRY(dcp_flat_readers_take(checkpoint, (int)n, &reading->readers, err));
     int rc = dcp_flat_readers_give(&reading->readers, read_jobs(reading, err), err);
     for (size_t i = 0; i < reading->n_boxes; i++)
-        rc = dcp_flat_files_say(checkpoint, reading->boxes[i].of, rc, err);
+        rc = dcp_flat_check_replaced(checkpoint, reading->boxes[i].of, rc, err);
     return rc;
 }
 

@@ -116,9 +116,9 @@ def one(n):
 def test_containers_of_any_kind(tmp_path, had, has):
     """More of them than there are now, and none yet, come back as they were."""
     libdcp.save({"x": Holder(had)}, tmp_path, step=1)
-    for now in (has, type(had)()):
-        into = {"x": Holder(now)}
-        libdcp.load(into, tmp_path, trust_pickles=not now)
+    for there in (has, type(had)()):
+        into = {"x": Holder(there)}
+        libdcp.load(into, tmp_path, trust_pickles=not there)
         got = into["x"].held
         assert type(got) is type(had)
         assert str(got).partition("{")[2] == str(had).partition("{")[2]

@@ -162,7 +162,7 @@ class ByPyTorch:
             for name, value in optimizer.state_dict().items()
             if name not in ("state", "param_groups")
         }
-        self._names = {full: p for p, (full, _) in _named(models).items()}
+        self._params = {full: p for p, (full, _) in _named(models).items()}
         self._dropped: list[str] = []
         self.groups = [
             {**group, "params": [prefix + name for name in group["params"]]}
@@ -218,7 +218,7 @@ class ByPyTorch:
         """PyTorch rounds what it loads to the dtype of the weight."""
         rounded = set()
         for weight, values in self.state.items():
-            held = self._optimizer.state.get(self._names.get(weight), {})
+            held = self._optimizer.state.get(self._params.get(weight), {})
             for kind, value in values.items():
                 now = held.get(kind)
                 if not is_tensor(value) or not is_tensor(now) or now.dtype == value.dtype:

@@ -30,7 +30,7 @@ class Shared:
         copies: of entries that are read into such already; those found here are taken
         from it.
         """
-        self._entries, self._of_objects = entries, of_objects
+        self._entries = entries
         self._together: list[list[int]] = []
         self._copies: dict[int, Any] = {}
         spans = _spans_of(entries, copies) if copies else _dense_spans(entries)
@@ -45,10 +45,13 @@ class Shared:
                 self._together[-1].append(i)
                 self._copies.update(dict.fromkeys((last, i)))
             end, last = max(end, until), i
-        # Of models that are gathered into copies, as by FSDP1, the memory is in no entry.
-        self._apart = _inside(entries, copies, of_objects, models).difference(
-            self._copies
-        )
+        # What objects have of it is given to them: each gets its own. Of models that are
+        # gathered into copies, as by FSDP1, the memory is in no entry.
+        self._apart = _inside(entries, copies, of_objects, models)
+        for together in self._together:
+            mine = {i for i in together if entries.names[i] in of_objects}
+            if len(mine) < len(together):
+                self._apart |= mine
         self._copies.update(dict.fromkeys(self._apart))
         for i in self._copies:
             copy = copies.pop(i, None)
@@ -57,16 +60,12 @@ class Shared:
 
     def fill(self, loaded: Loaded) -> None:
         """Give objects their own of what models have; of others the first one has it."""
-        held, of_objects = self._entries, self._of_objects
+        held = self._entries
         for i in self._apart:
-            loaded.apart[held.names[i]] = self._copies[i]
-        for together in map(sorted, self._together):
-            rest = [i for i in together if held.names[i] not in of_objects]
-            for i in together if rest else ():
-                copy = self._copies[i]
-                if i not in rest:
-                    loaded.apart[held.names[i]] = getattr(copy, "array", copy)
-            rest = rest or together
+            copy = self._copies[i]
+            loaded.apart[held.names[i]] = getattr(copy, "array", copy)
+        for together in self._together:
+            rest = sorted(set(together) - self._apart)
             for i in reversed(rest):
                 held.locals[i].copy_(self._copies[i])
             for i in rest[1:]:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from ._look import More
     from ._ranks import Ranks
 
-MANY = 1024  # tensors of no model and no optimizer, of which not each save compares all
-SMALL_BYTES = 1 << 12
-
 __all__ = ["MOMENTS", "Pickle", "Staging", "State", "is_json"]
 
 
@@ -274,10 +271,13 @@ class State:
             held.addresses = [0 if c is None else c.data_ptr() for c in copies]
             self._copies = dict(enumerate(copies))
         elif NOT_DENSE in held.addresses:
-            away = (i for i, at in enumerate(held.addresses) if at == NOT_DENSE)
-            self._copies = {i: self._dense(held.locals[i]) for i in away}
-            for i, copy in self._copies.items():
-                held.addresses[i] = copy.data_ptr()
+            for i, at in enumerate(held.addresses):
+                if at == NOT_DENSE:
+                    self._go_by_a_copy(i)
+
+    def _go_by_a_copy(self, i: int) -> None:
+        copy = self._copies[i] = self._dense(self.entries.locals[i])
+        self.entries.addresses[i] = copy.data_ptr()
 
     def _leave_buffers(self, first: set[str] | None) -> None:
         """Let rank 0 save its own, if it has them: shared out among ranks, as other
@@ -356,8 +356,7 @@ class State:
             else:
                 self.entries.add(name, weight, role, Box.none(dtype, shape), None)
             if self.entries.addresses[-1] == NOT_DENSE:
-                self._copies[len(self.entries) - 1] = copy = self._dense(places[name])
-                self.entries.addresses[-1] = copy.data_ptr()
+                self._go_by_a_copy(len(self.entries) - 1)
         self._columns = None
 
     def leave_out(self, names: set[str]) -> None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 TREE = "tree"  # the object "tree.KEY" says how the state of KEY is nested
 _DICTS = {"dict": dict, "ordered dict": OrderedDict}
-_MADE = {"made dict": "dict", "named": "list"}  # of a class that it says: what is in it
+# Of a class that is said beside them: what they are otherwise.
+_OF_CLASS = {"dict of class": "dict", "tuple of class": "list"}
 _TENSORS = ("tensor", "dtensor", "array")
 _LISTS = {"list": list, "tuple": tuple}
 
@@ -123,10 +124,12 @@ def _tree_of(name: str, value: Any) -> Any:
         for kind, make in _DICTS.items():
             if type(value) is make:
                 return {kind: pairs}
-        return {"made dict": [_code_of_class(value), pairs]}
+        return {"dict of class": [_code_of_class(value), pairs]}
     if isinstance(value, tuple) and hasattr(value, "_make"):
         items = [_tree_of(f"{name}.{i}", item) for i, item in enumerate(value)]
-        return None if None in items else {"named": [_code_of_class(value), items]}
+        return (
+            None if None in items else {"tuple of class": [_code_of_class(value), items]}
+        )
     return None
 
 
@@ -166,11 +169,22 @@ def _is_tree(value: Any) -> bool:
         return type(held) is list and all(map(_is_tree, held))
     if kind in _DICTS:
         return type(held) is list and all(
-            type(pair) is list and len(pair) == 2 and _is_tree(pair[1]) for pair in held
+            type(pair) is list
+            and len(pair) == 2
+            and _is_key(pair[0])
+            and _is_tree(pair[1])
+            for pair in held
         )
-    if kind in _MADE:
-        return type(held) is list and len(held) == 2 and _is_tree({_MADE[kind]: held[1]})
+    if kind in _OF_CLASS:
+        pair = type(held) is list and len(held) == 2 and type(held[0]) is str
+        return pair and _is_tree({_OF_CLASS[kind]: held[1]})
     return kind in (*_TENSORS, "value") and type(held) is str
+
+
+def _is_key(code: Any) -> bool:
+    if type(code) is not dict:
+        return type(code) in (str, int)
+    return list(code) == ["plain"] and type(code["plain"]) is str
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
@@ -184,8 +198,8 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
     elif kind in _DICTS:
         for _, item in held:
             yield from _leaves(item)
-    elif kind in _MADE:
-        yield from _leaves({_MADE[kind]: held[1]})
+    elif kind in _OF_CLASS:
+        yield from _leaves({_OF_CLASS[kind]: held[1]})
 
 
 def _made(tree: Any, like: Any, loaded: Loaded, rest: Mapping[str, Any]) -> Any:
@@ -197,13 +211,13 @@ def _made(tree: Any, like: Any, loaded: Loaded, rest: Mapping[str, Any]) -> Any:
         got = rest.get(held, like)
         is_part = hasattr(like, "_local_tensor") and not hasattr(got, "_local_tensor")
         return cut_as(like, got) if is_part else got
-    if kind in _MADE:
+    if kind in _OF_CLASS:
         make = loaded.classes.get(held[0])
         if make is None:
             code = base64.b64decode(held[0])
             make = unpickled("the class of a container", code, loaded.trust)
-        plain = _made({_MADE[kind]: held[1]}, like, loaded, rest)
-        if kind == "named":
+        plain = _made({_OF_CLASS[kind]: held[1]}, like, loaded, rest)
+        if kind == "tuple of class":
             return make._make(plain)
         filled = copy.copy(like) if type(like) is make else make()
         filled.clear()

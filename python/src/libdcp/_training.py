@@ -157,29 +157,10 @@ def save(
     When it returns the step is complete and durable; when it raises, on all ranks, the
     step before is. A save in the background is waited for first.
     """
+    given = dict(locals())
     act = Act()
     ranks = Ranks(act, group)
-    how: dict[str, Any] = {}
-
-    def make() -> State:
-        how.update(
-            options_of(
-                step=step,
-                codec=codec,
-                keep=keep,
-                keep_every=keep_every,
-                keep_optimizer=keep_optimizer,
-                parity=parity,
-                delta=delta,
-                export=export,
-                export_name=export_name,
-                verify_after_save=verify_after_save,
-                diverged=diverged,
-            )
-        )
-        return State(state, ranks, step)
-
-    made = agreed(make, ranks, "save", how)
+    made, how = _agreed_save(given, ranks, "save")
     return write(act, ranks, made, path=path, threads=threads, **how)
 
 
@@ -209,31 +190,11 @@ def save_async(
     alike. One save of a process group is in flight: the next one waits for it. The
     interpreter waits for it before it ends; `destroy_process_group` does not.
     """
+    given = dict(locals())
     ranks = Ranks(Act(), group)
     saver = saver_of(ranks, _abi.raw(path) or b"", threads)
     saver.staging = saver.staging or Staging()
-    staging = saver.staging
-    how: dict[str, Any] = {}
-
-    def make() -> State:
-        how.update(
-            options_of(
-                step=step,
-                codec=codec,
-                keep=keep,
-                keep_every=keep_every,
-                keep_optimizer=keep_optimizer,
-                parity=parity,
-                delta=delta,
-                export=export,
-                export_name=export_name,
-                verify_after_save=verify_after_save,
-                diverged=diverged,
-            )
-        )
-        return State(state, ranks, step, staging)
-
-    made = agreed(make, ranks, "save_async", how)
+    made, how = _agreed_save(given, ranks, "save_async", saver.staging)
     # Now that all are there: making a group waits for its time-out where one is gone.
     beside = Ranks(Act(), group, beside=True)
     try:
@@ -262,6 +223,20 @@ def write(
             return saver.finish(ranks)
         finally:
             tell(saver.messages(), stacklevel=5)
+
+
+def _agreed_save(
+    given: Mapping[str, Any], ranks: Ranks, act: str, staging: Staging | None = None
+) -> tuple[State, dict[str, Any]]:
+    """The state that all ranks save, and how; given: the arguments of `save`."""
+    how: dict[str, Any] = {}
+
+    def make() -> State:
+        others = ("state", "path", "group", "threads")
+        how.update(options_of(**{k: v for k, v in given.items() if k not in others}))
+        return State(given["state"], ranks, given["step"], staging)
+
+    return agreed(make, ranks, act, how), how
 
 
 def options_of(
