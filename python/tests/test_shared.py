@@ -82,17 +82,19 @@ def gathered_average(path, original):
         net = FullyShardedDataParallel(
             torch.nn.Linear(4, 4), device_id=torch.device("cpu"), use_orig_params=original
         )
-        return {"model": net, f"ema{torch.distributed.get_rank()}": Average(net)}
+        rank = torch.distributed.get_rank()
+        return {"model": net, f"ema{rank}": Average(net), f"slow{rank}": Average(net)}
 
     state, into = make(), make()
-    (ema,) = (v for k, v in state.items() if k.startswith("ema"))
-    ema.shadow = {n: v + 1 for n, v in ema.shadow.items()}
+    averages = [key for key in state if key != "model"]
+    for i, key in enumerate(averages, 1):
+        state[key].shadow = {n: v + i for n, v in state[key].shadow.items()}
     libdcp.save(state, path, step=1)
     libdcp.load(into, path)
-    (got,) = (v for k, v in into.items() if k.startswith("ema"))
     weights = zip(state["model"].parameters(), into["model"].parameters())
     alike = all(torch.equal(a, b) for a, b in weights)
-    return alike, all(torch.equal(got.shadow[n], v) for n, v in ema.shadow.items())
+    pairs = [(into[key].shadow, state[key].shadow) for key in averages]
+    return alike, all(torch.equal(a[n], v) for a, b in pairs for n, v in b.items())
 
 
 @pytest.mark.parametrize("original", [True, False])
