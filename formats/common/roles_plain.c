@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define OURS "optimizer."
 #define STATE "state."
 #define MOMENT ".exp_avg"
 
@@ -42,8 +43,37 @@ static int find_optim(struct dcp_catalog *catalog, struct dcp_error *err)
     return dcp_roles_find(catalog, &hints, &roles, err);
 }
 
+/* The weight whose state a name tells, "optimizer.<key>.<param>"; -1: it tells none. */
+static int weight_of(const struct dcp_catalog *catalog, const char *name)
+{
+    const char *dot =
+        dcp_str_starts(name, OURS) ? strchr(name + strlen(OURS), '.') : NULL;
+
+    for (; dot; dot = strchr(dot + 1, '.')) {
+        int found = dcp_catalog_find(catalog, dot + 1);
+        if (found >= 0 && catalog->tensors[found].role == DCP_ROLE_MODEL)
+            return found;
+    }
+    return -1;
+}
+
+/* Keys that are no roles, as "step", in files of weights that a step became. */
+static void find_keys(struct dcp_catalog *catalog)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        struct dcp_tensor *tensor = &catalog->tensors[t];
+        int weight =
+            tensor->role == DCP_ROLE_MODEL ? weight_of(catalog, tensor->name) : -1;
+        if (weight < 0)
+            continue;
+        tensor->role = DCP_ROLE_OPTIM;
+        tensor->param = catalog->tensors[weight].param;
+    }
+}
+
 int dcp_roles_find_plain(struct dcp_catalog *catalog, struct dcp_error *err)
 {
     DCP_TRY(find_optim(catalog, err));
+    find_keys(catalog);
     return dcp_roles_find_buffers(catalog, err);
 }

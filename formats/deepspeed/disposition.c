@@ -2,6 +2,7 @@
 #include "disposition.h"
 #include "base/mem.h"
 #include "read.h"
+#include <dcp/training.h>
 #include <string.h>
 
 /* A weight that has a master in the target: its own, or one that is made of it. That is
@@ -29,6 +30,14 @@ static bool has_weights_shape(const struct dcp_catalog *src,
                    (size_t)tensor->ndim * sizeof *tensor->shape);
 }
 
+/* Whether something beside the tensors says how many updates there were. Files of
+ * weights, which have no objects, do not: the count that is made for them would be 0. */
+static bool counts_updates(const struct dcp_catalog *src)
+{
+    return src->step >= 0 || dcp_catalog_find_object(src, DCP_TRAINING_OPTIMIZER) >= 0 ||
+           dcp_catalog_find_object(src, DCP_TRAINING_TRAINER) >= 0;
+}
+
 enum dcp_disposition dcp_ds_disposition(const struct dcp_catalog *src,
                                         const struct dcp_identity *of_src,
                                         bool partitioned, const struct dcp_tensor *tensor)
@@ -43,7 +52,8 @@ enum dcp_disposition dcp_ds_disposition(const struct dcp_catalog *src,
         return DCP_DISPOSITION_STORED;
     dcp_ds_key(tensor, &key, &n);
     if (n == strlen("step") && !memcmp(key, "step", n))
-        return DCP_DISPOSITION_DERIVED;
+        return counts_updates(src) ? DCP_DISPOSITION_DERIVED
+                                   : DCP_DISPOSITION_UNSUPPORTED;
     return has_weights_shape(src, of_src, tensor) ? DCP_DISPOSITION_STORED
                                                   : DCP_DISPOSITION_UNSUPPORTED;
 }

@@ -39,11 +39,11 @@ class Counts(unittest.TestCase):
         os.chdir("/")
         self.folder.cleanup()
 
-    def refused(self, source, target, to):
+    def refused(self, source, target, to, said=SAID):
         done = subprocess.run([os.path.join(BIN, "dcp-reshard"), source, target,
                                "--to", to], capture_output=True, text=True)
         self.assertEqual(done.returncode, 5, done.stderr)
-        self.assertIn(SAID, done.stderr)
+        self.assertIn(said, done.stderr)
         self.assertFalse(os.path.exists(target))
 
     def hold_each(self, source):
@@ -63,6 +63,14 @@ class Counts(unittest.TestCase):
         model, optimizer = trained()
         torch.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, "a.pt")
         self.hold_each("a.pt")
+
+    def test_files_of_tensors(self):
+        """They say how often in tensors alone: a count that is made for them would be 0."""
+        model, optimizer = trained()
+        torch.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, "a.pt")
+        for to in ("safetensors", "npz"):
+            reshard("a.pt", "a." + to, to)
+            self.refused("a." + to, "zero", "deepspeed", "the optimizer's tensors ('")
 
     def test_torch_dist(self):
         model, optimizer = trained()
