@@ -385,7 +385,7 @@ static int take_states(struct dcp_ds_writer *w, struct dcp_error *err)
         return DCP_OK;
     dcp_error_set(err, DCP_E_MISMATCH,
                   "a DeepSpeed checkpoint cannot hold: a model without its optimizer");
-    dcp_error_hint(err, "--only model leaves out what DeepSpeed needs to train on");
+    dcp_error_hint(err, "--to torch or --to safetensors writes the weights alone");
     return DCP_E_MISMATCH;
 }
 
