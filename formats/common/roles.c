@@ -1,18 +1,13 @@
-/* roles: containers, then tensors. */
+/* roles: optimizers, then the model, then tensors. */
 #include "roles.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include <stdio.h>
+#include "roles_own.h"
 #include <string.h>
 
 #define STATE "state."
 #define GROUPS "param_groups"
-
-enum {
-    MAX_CONTAINERS = 64, /* of optimizers, and candidates for the model's */
-    MAX_SAMPLES = 16,    /* parameters by which the model's container is looked for */
-};
 
 static const struct {
     const char *key;
@@ -23,52 +18,15 @@ static const struct {
     { "fp32_param", DCP_ROLE_MASTER },
 };
 
-/* Top-level names under which people keep a model. */
-static const char *const usual[] = { "app.model", "model", "module", "state_dict",
-                                     "model_state_dict" };
-
-/* A container is a name up to its length, without the dot that follows. */
-struct container {
-    const char *name;
-    size_t n;
-    size_t count; /* of what speaks for it */
-};
-
 struct finder {
     struct dcp_catalog *catalog;
     const struct dcp_roles_hints *hints;
-    struct container optims[MAX_CONTAINERS];
+    struct dcp_container optims[DCP_MAX_CONTAINERS];
     size_t n_optims;
     struct dcp_map taken; /* "<role> <param>" of the optimizers; of others their states */
 };
 
-static bool is_joint(const struct finder *f, int tensor, size_t at)
-{
-    const struct dcp_roles_hints *h = f->hints;
-
-    return !h->is_joint || h->is_joint(h->self, tensor, at);
-}
-
-/* What follows the container in a name, or NULL. */
-static const char *inside(const struct container *c, const char *name)
-{
-    if (!c->n)
-        return name;
-    return !strncmp(name, c->name, c->n) && name[c->n] == '.' && name[c->n + 1]
-               ? name + c->n + 1
-               : NULL;
-}
-
 /* -- optimizers ---------------------------------------------------------------------- */
-
-static void add_container(struct container *list, size_t *n, const char *name, size_t len)
-{
-    for (size_t i = 0; i < *n; i++)
-        if (list[i].n == len && !memcmp(list[i].name, name, len))
-            return;
-    if (*n < MAX_CONTAINERS)
-        list[(*n)++] = (struct container){ .name = name, .n = len };
-}
 
 /* Adds what stands before ".<part>." or ".<part>" at the end. */
 static void add_before(struct finder *f, const char *name, const char *part)
@@ -77,8 +35,8 @@ static void add_before(struct finder *f, const char *name, const char *part)
 
     for (const char *at = name; (at = strstr(at, part)); at++)
         if ((at == name || at[-1] == '.') && (!at[len] || at[len] == '.'))
-            add_container(f->optims, &f->n_optims, name,
-                          at == name ? 0 : (size_t)(at - name) - 1);
+            dcp_container_add(f->optims, &f->n_optims, name,
+                              at == name ? 0 : (size_t)(at - name) - 1);
 }
 
 static bool is_moment(const char *text, size_t n)
@@ -98,8 +56,8 @@ static void add_of_moment(struct finder *f, const char *name)
     const char *first = state + sizeof STATE - 1;
     if ((last && last >= first && is_moment(last + 1, strlen(last + 1))) ||
         is_moment(first, strcspn(first, ".")))
-        add_container(f->optims, &f->n_optims, name,
-                      state == name ? 0 : (size_t)(state - name) - 1);
+        dcp_container_add(f->optims, &f->n_optims, name,
+                          state == name ? 0 : (size_t)(state - name) - 1);
 }
 
 static void find_optims(struct finder *f)
@@ -124,7 +82,7 @@ static int optim_of(const struct finder *f, const char *name, const char **out_s
 
     *out_state = NULL;
     for (size_t i = 0; i < f->n_optims; i++) {
-        const char *rest = inside(&f->optims[i], name);
+        const char *rest = dcp_container_inside(&f->optims[i], name);
         bool state = rest && dcp_str_starts(rest, STATE) && rest[sizeof STATE - 1];
         bool groups =
             rest && dcp_str_starts(rest, GROUPS) && strchr(".", rest[sizeof GROUPS - 1]);
@@ -164,11 +122,6 @@ static enum dcp_role split_state(const char *state, const char **out_param, size
     return role;
 }
 
-static bool is_number(const char *text, size_t n)
-{
-    return n && strspn(text, "0123456789") >= n;
-}
-
 /* is_first: it stands in the optimizer whose numbers stand for weights; those of another
  * one count other weights. False: out of memory. */
 static bool set_optim(struct finder *f, struct dcp_tensor *tensor, const char *state,
@@ -182,7 +135,7 @@ static bool set_optim(struct finder *f, struct dcp_tensor *tensor, const char *s
     if (!state)
         return true;
     enum dcp_role role = split_state(state, &param, &n);
-    if (!is_first && is_number(param, n))
+    if (!is_first && dcp_roles_is_number(param, n))
         return true;
     bool other = role == DCP_ROLE_OPTIM; /* a parameter may have several of them */
     const char *what = other ? state : param;
@@ -202,99 +155,6 @@ static bool set_optim(struct finder *f, struct dcp_tensor *tensor, const char *s
 }
 
 /* -- the model ----------------------------------------------------------------------- */
-
-/* Counts the parameters of the optimizer that stand in a container. */
-static void count_params(const struct finder *f, struct container *c, char *scratch,
-                         size_t cap)
-{
-    const struct dcp_catalog *catalog = f->catalog;
-
-    c->count = 0;
-    for (size_t t = 0; t < catalog->n_tensors; t++) {
-        const struct dcp_tensor *tensor = &catalog->tensors[t];
-        if (tensor->role != DCP_ROLE_EXP_AVG)
-            continue;
-        int n = snprintf(scratch, cap, "%.*s%s%s", (int)c->n, c->name, c->n ? "." : "",
-                         tensor->param);
-        int at = n > 0 && (size_t)n < cap ? dcp_catalog_find(catalog, scratch) : -1;
-        c->count += at >= 0 && !dcp_role_is_optim(catalog->tensors[at].role);
-    }
-}
-
-/* Containers in which a tensor of that name stands. */
-static void add_candidates(const struct finder *f, const char *param,
-                           struct container *list, size_t *n)
-{
-    size_t len = strlen(param);
-
-    for (size_t t = 0; t < f->catalog->n_tensors; t++) {
-        const struct dcp_tensor *tensor = &f->catalog->tensors[t];
-        size_t name_len = strlen(tensor->name);
-        if (dcp_role_is_optim(tensor->role) || name_len < len ||
-            strcmp(tensor->name + (name_len - len), param) != 0)
-            continue;
-        size_t at = name_len - len;
-        if (!at)
-            add_container(list, n, tensor->name, 0);
-        else if (at > 1 && tensor->name[at - 1] == '.' && is_joint(f, (int)t, at - 1))
-            add_container(list, n, tensor->name, at - 1);
-    }
-}
-
-/* By the parameters that the optimizer has: the container that holds most of them, the
- * shortest of equals, for an average of the weights has a container too. */
-static int find_by_optim(const struct finder *f, struct container *out, bool *out_found,
-                         struct dcp_error *err)
-{
-    const struct dcp_catalog *catalog = f->catalog;
-    struct container list[MAX_CONTAINERS];
-    size_t n = 0, samples = 0, longest = 0, cap = 1;
-
-    for (size_t t = 0; t < catalog->n_tensors; t++) {
-        const struct dcp_tensor *tensor = &catalog->tensors[t];
-        if (tensor->role != DCP_ROLE_EXP_AVG)
-            continue;
-        cap = strlen(tensor->param) > cap ? strlen(tensor->param) : cap;
-        if (samples++ < MAX_SAMPLES)
-            add_candidates(f, tensor->param, list, &n);
-    }
-    for (size_t i = 0; i < n; i++)
-        longest = list[i].n > longest ? list[i].n : longest;
-    cap += longest + 2;
-    DCP_CLEANUP_FREE char *scratch = malloc(cap);
-    if (!scratch)
-        return dcp_error_memory(err, "the roles of tensors");
-    *out_found = false;
-    for (size_t i = 0; i < n; i++) {
-        count_params(f, &list[i], scratch, cap);
-        if (!*out_found || list[i].count > out->count ||
-            (list[i].count == out->count && list[i].n < out->n))
-            *out = list[i];
-        *out_found = true;
-    }
-    return DCP_OK;
-}
-
-/* Without an optimizer: a usual name. When nothing is known of the paths, all tensors
- * must stand in it. */
-static bool find_usual(const struct finder *f, struct container *out)
-{
-    for (size_t u = 0; u < DCP_ARRAY_LEN(usual); u++) {
-        struct container c = { .name = usual[u], .n = strlen(usual[u]) };
-        size_t others = 0;
-        for (size_t t = 0; t < f->catalog->n_tensors; t++) {
-            const struct dcp_tensor *tensor = &f->catalog->tensors[t];
-            bool in = inside(&c, tensor->name) && is_joint(f, (int)t, c.n);
-            c.count += in;
-            others += !in && !dcp_role_is_optim(tensor->role);
-        }
-        if (c.count && (!others || f->hints->is_joint)) {
-            *out = c;
-            return true;
-        }
-    }
-    return false;
-}
 
 static bool starts_with_any(const char *name, const char *const *begins, size_t n)
 {
@@ -336,7 +196,7 @@ static bool is_beside(const char *name, bool titan)
            (dcp_str_starts(name, callbacks) && name[n] >= 'A' && name[n] <= 'Z');
 }
 
-static void set_model(const struct finder *f, const struct container *model)
+static void set_model(const struct finder *f, const struct dcp_container *model)
 {
     bool titan = is_of_titan(f);
 
@@ -344,8 +204,8 @@ static void set_model(const struct finder *f, const struct container *model)
         struct dcp_tensor *tensor = &f->catalog->tensors[t];
         if (dcp_role_is_optim(tensor->role))
             continue;
-        const char *param = inside(model, tensor->name);
-        bool in = param && (model->n ? is_joint(f, (int)t, model->n)
+        const char *param = dcp_container_inside(model, tensor->name);
+        bool in = param && (model->n ? dcp_roles_is_joint(f->hints, (int)t, model->n)
                                      : !is_beside(tensor->name, titan));
         tensor->param = in ? param : tensor->name;
         tensor->role = !in                           ? DCP_ROLE_OTHER
@@ -354,7 +214,7 @@ static void set_model(const struct finder *f, const struct container *model)
     }
 }
 
-static const char *text_of(struct dcp_catalog *catalog, const struct container *c)
+static const char *text_of(struct dcp_catalog *catalog, const struct dcp_container *c)
 {
     char *text = dcp_catalog_alloc(catalog, c->n + 1, 1);
 
@@ -368,10 +228,10 @@ int dcp_roles_find(struct dcp_catalog *catalog, const struct dcp_roles_hints *hi
 {
     static const struct dcp_roles_hints none = { 0 };
     struct finder f = { .catalog = catalog, .hints = hints ? hints : &none };
-    struct container model = { .name = "" };
+    struct dcp_container model = { .name = "" };
     const char *state;
     int first = -1;
-    bool found = false, ok = true;
+    bool ok = true;
 
     *out = (struct dcp_roles){ .model = "" };
     find_optims(&f);
@@ -388,9 +248,7 @@ int dcp_roles_find(struct dcp_catalog *catalog, const struct dcp_roles_hints *hi
     dcp_map_fini(&f.taken);
     if (!ok)
         return dcp_error_memory(err, "the roles of tensors");
-    DCP_TRY(find_by_optim(&f, &model, &found, err));
-    if (!found && !find_usual(&f, &model))
-        model = (struct container){ .name = "" };
+    DCP_TRY(dcp_roles_find_model(catalog, f.hints, &model, err));
     set_model(&f, &model);
     out->model = text_of(catalog, &model);
     out->optim = first >= 0 ? text_of(catalog, &f.optims[first]) : NULL;

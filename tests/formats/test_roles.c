@@ -12,6 +12,7 @@ struct row {
     enum dcp_role role;
     const char *param;
     enum dcp_dtype dtype;
+    int64_t n; /* its shape; 0: two */
 };
 struct table {
     const char *model, *optim; /* what must be found; optim NULL: none */
@@ -40,6 +41,64 @@ static const struct table tables[] = {
         { "optim_g.state.w.exp_avg", DCP_ROLE_EXP_AVG, "w", DCP_F32 },
         { "optim_d.state.w.exp_avg", DCP_ROLE_OPTIM, "optim_d.state.w.exp_avg",
           DCP_F32 } } },
+    /* Whatever an average is called, and wherever it stands. */
+    { "model",
+      "optim",
+      { "optim.param_groups" },
+      { { "ema.w", DCP_ROLE_OTHER, "ema.w", DCP_F32 },
+        { "model.w", DCP_ROLE_MODEL, "w", DCP_F32 },
+        { "optim.state.w.exp_avg", DCP_ROLE_EXP_AVG, "w", DCP_F32 } } },
+    { "policy",
+      "optim",
+      { "optim.param_groups" },
+      { { "ref_2.w", DCP_ROLE_OTHER, "ref_2.w", DCP_F32 },
+        { "Avg.w", DCP_ROLE_OTHER, "Avg.w", DCP_F32 },
+        { "policy.w", DCP_ROLE_MODEL, "w", DCP_F32 },
+        { "optim.state.w.exp_avg", DCP_ROLE_EXP_AVG, "w", DCP_F32 } } },
+    { "ema",
+      "optim",
+      { "optim.param_groups" },
+      { { "ema.w", DCP_ROLE_MODEL, "w", DCP_F32 },
+        { "optim.state.w.exp_avg", DCP_ROLE_EXP_AVG, "w", DCP_F32 } } },
+    /* Two that fit by their names: shapes tell, else nothing does. */
+    { "generator",
+      "optim",
+      { "optim.param_groups" },
+      { { "disc.w", DCP_ROLE_OTHER, "disc.w", DCP_F32, 5 },
+        { "generator.w", DCP_ROLE_MODEL, "w", DCP_F32, 3 },
+        { "optim.state.w.exp_avg", DCP_ROLE_EXP_AVG, "w", DCP_F32, 3 } } },
+    { "",
+      "optim",
+      { "optim.param_groups" },
+      { { "red.w", DCP_ROLE_MODEL, "red.w", DCP_F32 },
+        { "blue.w", DCP_ROLE_MODEL, "blue.w", DCP_F32 },
+        { "optim.state.w.exp_avg", DCP_ROLE_EXP_AVG, "w", DCP_F32 } } },
+    /* One within another. */
+    { "net",
+      "optim",
+      { "optim.param_groups" },
+      { { "net.last.w", DCP_ROLE_MODEL, "last.w", DCP_F32 },
+        { "net.w", DCP_ROLE_MODEL, "w", DCP_F32 },
+        { "optim.state.w.exp_avg", DCP_ROLE_EXP_AVG, "w", DCP_F32 } } },
+    /* Without moments, any state tells. */
+    { "net",
+      "optim",
+      { "optim.param_groups" },
+      { { "rng", DCP_ROLE_OTHER, "rng", DCP_F32 },
+        { "net.w", DCP_ROLE_MODEL, "w", DCP_F32 },
+        { "optim.state.w.momentum_buffer", DCP_ROLE_OPTIM, "w", DCP_F32 } } },
+    /* Numbers of a raw optimizer are not the names of lists. */
+    { "model",
+      "optim",
+      { "optim.param_groups" },
+      { { "model.0", DCP_ROLE_MODEL, "0", DCP_F32 },
+        { "optim.state.0.exp_avg", DCP_ROLE_EXP_AVG, "0", DCP_F32 } } },
+    { "",
+      "optim",
+      { "optim.param_groups" },
+      { { "net.w", DCP_ROLE_MODEL, "net.w", DCP_F32 },
+        { "shadow.0", DCP_ROLE_MODEL, "shadow.0", DCP_F32 },
+        { "optim.state.0.exp_avg", DCP_ROLE_EXP_AVG, "0", DCP_F32 } } },
     /* Two raw optimizers, each with numbers of its own, and what two say of a name. */
     { "",
       "o1",
@@ -118,7 +177,7 @@ static void check_table(const struct table *table)
         hints.n_beside++;
     assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
     for (const struct row *row = table->rows; row->name; row++) {
-        const int64_t shape[] = { 2 };
+        const int64_t shape[] = { row->n ? row->n : 2 };
         const struct dcp_tensor tensor = {
             .name = row->name, .dtype = row->dtype, .ndim = 1, .shape = shape
         };

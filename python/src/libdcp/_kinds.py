@@ -48,7 +48,11 @@ def is_stateful(value: Any) -> bool:
 
 def has_parts(value: Any) -> bool:
     """Whether it is a list or a dict with models, optimizers or other objects in it."""
-    return any(is_stateful(item) or has_parts(item) for item in _items(value))
+    tensor = classes()[0]  # asked for first: most items are, by the ten thousands
+    return any(
+        not isinstance(item, tensor) and (is_stateful(item) or has_parts(item))
+        for item in _items(value)
+    )
 
 
 def parts_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:

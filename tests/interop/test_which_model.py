@@ -1,0 +1,93 @@
+# labels: interop
+"""Other tensors with the names of weights: averages, references, lists of tensors. What is
+trained goes on as the model, and a choice that nothing supports is not made."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+import torch
+import torch.distributed.checkpoint as torch_dist
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+from safetensors.torch import load_file
+from torch.distributed.checkpoint import state_dict as states
+
+from programs import BIN, reshard
+
+PAIRS = [("model", "ema"), ("state_dict", "swa"), ("module", "avg"), ("policy", "ref"),
+         ("actor", "old"), ("net", "net_ema"), ("model", "discriminator")]
+
+
+def trained():
+    """A model and its AdamW after a step."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+class WhichModel(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        os.chdir(self.folder.name)
+        self.model, self.optimizer = trained()
+
+    def tearDown(self):
+        os.chdir("/")
+        self.folder.cleanup()
+
+    def is_model(self, source):
+        """safetensors has the weights, and DeepSpeed's own script finds them as masters."""
+        weights = {n: p.detach() for n, p in self.model.named_parameters()}
+        reshard(source, "weights.safetensors", "safetensors", "--only", "model", "-f")
+        reshard(source, "zero", "deepspeed", "-f")
+        for got in (load_file("weights.safetensors"),
+                    get_fp32_state_dict_from_zero_checkpoint("zero")):
+            self.assertEqual(set(got), set(weights))
+            for name, weight in weights.items():
+                self.assertTrue(torch.equal(got[name], weight), name)
+
+    def test_averages(self):
+        weights, state = states.get_state_dict(self.model, self.optimizer)
+        average = {name: weight + 1 for name, weight in weights.items()}
+        for model, beside in PAIRS:
+            for order in ((model, beside), (beside, model)):
+                held = {name: weights if name == model else average for name in order}
+                held["optim"] = state
+                with self.subTest(order):
+                    torch.save(held, "state.pt")
+                    self.is_model("state.pt")
+                    folder = "-".join(order)
+                    torch_dist.save(held, checkpoint_id=folder, no_dist=True)
+                    self.is_model(folder)
+
+    def test_lists(self):
+        ones = [torch.ones(3), torch.ones(3)]
+        shadows = [p.detach() + 1 for p in self.model.parameters()]
+        for beside in ({"cuda_rng": ones}, {"best": {0: ones[0], 1: ones[1]}},
+                       {"ema": {"decay": 0.9, "shadow_params": shadows}}):
+            with self.subTest(*beside):
+                torch.save({"model": self.model.state_dict(),
+                            "optimizer": self.optimizer.state_dict(), **beside}, "state.pt")
+                self.is_model("state.pt")
+
+    def test_undecided(self):
+        weights, state = states.get_state_dict(self.model, self.optimizer)
+        other = {name: weight + 1 for name, weight in weights.items()}
+        torch.save({"red": weights, "blue": other, "optim": state}, "state.pt")
+        reshard("state.pt", "all.safetensors", "safetensors", "--only", "model")
+        got = load_file("all.safetensors")
+        for name, weight in weights.items():
+            self.assertTrue(torch.equal(got[f"red.{name}"], weight))
+            self.assertTrue(torch.equal(got[f"blue.{name}"], other[name]))
+        done = subprocess.run([os.path.join(BIN, "dcp-reshard"), "state.pt", "zero", "--to",
+                               "deepspeed"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertFalse(os.path.exists("zero"))
+
+
+if __name__ == "__main__":
+    unittest.main()
