@@ -425,12 +425,20 @@ static int prove_parity(struct dcp_saver *saver, struct dcp_error *err)
 static void look_for_last(struct dcp_saver *saver)
 {
     const struct dcp_context alone = { .store = saver->ctx.store };
+    int64_t now = saver->finish.options.step;
+    bool looked = saver->looked;
     struct dcp_step step;
 
-    if (saver->looked)
+    if (looked && now > saver->last.step)
         return;
     saver->looked = true;
-    if (dcp_find_below(&alone, -1, saver->finish.options.step, &step, NULL))
+    if (!dcp_find(&alone, -1, &step, NULL) && step.step > now)
+        dcp_log_write(saver->ctx.log, DCP_LOG_WARN,
+                      "step %" PRId64 " is saved below step %" PRId64
+                      ", which a load takes as the newest: to go on from an older step, "
+                      "load it with rewind",
+                      now, step.step);
+    if (looked || dcp_find_below(&alone, -1, now, &step, NULL))
         return; /* the run begins, or nothing is left of it */
     saver->last.step = step.step;
     saver->last.weights = step.weights_fingerprint;

@@ -40,6 +40,10 @@ int32_t dcp_flat_load(const struct dcp_flat_load_options *options,
                                                .allow_cast = given.allow_cast,
                                                .no_verify = given.no_verify };
         rc = dcp_load(&act.ctx, &ours, &held.state, &result, &why);
+        if (!rc && given.rewind)
+            rc = dcp_supersede(&act.ctx, result.step, &why);
+        if (rc)
+            dcp_catalog_free(result.catalog);
     }
     dcp_flat_act_end(&act);
     dcp_flat_held_free(&held);

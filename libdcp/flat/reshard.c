@@ -175,6 +175,7 @@ static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
         .n_unproved = facts->n_unproved,
         .n_left = facts->n_left,
         .n_objects_left = facts->n_objects_left + n_unheld,
+        .n_beside = facts->n_beside,
         .n_overflows = act->options.dry_run
                            ? 0
                            : dcp_reshard_overflows(act->reshard, &(size_t){ 0 },

@@ -87,6 +87,41 @@ def counting(path):
     return told, {float(x) for part in got.sums for x in part}, got.n
 
 
+def arguments_that_are_wrong(path):
+    first = dist.get_rank() == 0
+    state = {"w": torch.ones(3)}
+
+    def one(wrong, right):
+        return right if first else wrong
+
+    acts = [
+        lambda: libdcp.save(state, one(None, path), step=1),
+        lambda: libdcp.save_async(state, one("", path), step=1),
+        lambda: libdcp.save(state, path, step=1, threads=one("two", 0)),
+        lambda: libdcp.load(state, one(None, path)),
+        lambda: libdcp.load(state, path, threads=one(-1, 0)),
+        lambda: one(libdcp.save_async, libdcp.save)(state, path, step=1),
+        lambda: libdcp.save(state, one(path + "/b", path + "/a"), step=1),
+    ]
+    found = []
+    for act in acts:
+        found.append(said(act)[0])
+        with contextlib.suppress(libdcp.ExistsError):
+            libdcp.save(state, path, step=len(found), threads=1 + len(found) % 2)
+    return found
+
+
+def test_what_is_wrong_on_one_rank(tmp_path):
+    """It is raised on all ranks, and the next save works; threads may differ."""
+    first, second = run_ranks(2, arguments_that_are_wrong, str(tmp_path))
+    for of_first, of_second in zip(first[:5], second[:5]):
+        assert of_second.startswith("UsageError: "), of_second
+        assert of_first == f"CommError: rank 1 failed: {of_second}"
+    assert first[5:] == second[5:]
+    assert "call is 'save' on rank 0, 'save_async' on rank 1" in first[5]
+    assert "path is '" in first[6] and not (tmp_path / "a").exists()
+
+
 def test_what_differs_after_the_first_save(tmp_path):
     """Of objects rank 0's tensors are saved, and that is told; a tensor is refused."""
     ((first, *more), (others, *rest)) = run_ranks(2, counting, str(tmp_path))

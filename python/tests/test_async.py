@@ -163,6 +163,51 @@ def test_the_interpreter_waits(tmp_path):
     assert libdcp.open(tmp_path / "run").info.step == 1
 
 
+AT_EXIT = """
+import atexit, sys
+late = []
+atexit.register(lambda: late[0]())  # runs after what this package registers
+import libdcp, numpy
+late.append(lambda: libdcp.save_async({"w": numpy.ones(8 << 20)}, sys.argv[1], step=1))
+"""
+DAEMON = """
+import sys, threading, time
+import libdcp, numpy
+w = numpy.ones(8 << 20)
+libdcp.save({"w": w}, sys.argv[1], step=1)
+save = lambda: libdcp.save({"w": w}, sys.argv[1], step=2)
+threading.Thread(target=save, daemon=True).start()
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_begun_while_the_interpreter_ends(tmp_path):
+    subprocess.run([sys.executable, "-c", AT_EXIT, tmp_path / "run"], check=True)
+    assert libdcp.open(tmp_path / "run").info.step == 1
+
+
+@pytest.mark.parametrize("after", ["0.01", "0.04", "0.08"])
+def test_a_thread_that_nobody_waits_for(tmp_path, after):
+    """Its save may be lost; the process ends, and the step before is whole."""
+    run = tmp_path / "run"
+    subprocess.run([sys.executable, "-c", DAEMON, run, after], check=True)
+    libdcp.open(run, step=1).verify()
+
+
+def test_a_handle_is_asked_again(tmp_path):
+    handle = libdcp.save_async({"w": torch.ones(3)}, tmp_path / "run", step=2)
+    assert handle.wait().step == 2 and "step 2: complete" in repr(handle)
+    handle = libdcp._saver.Handle(3)
+    handle._why = libdcp.IoError("lost")
+    handle._ended.set()
+    depths = []
+    for _ in range(3):
+        with pytest.raises(libdcp.IoError) as raised:
+            handle.wait()
+        depths.append(len(raised.traceback))
+    assert depths[1] == depths[2] and "step 3: failed" in repr(handle)
+
+
 def test_a_folder_that_is_removed(tmp_path, monkeypatch):
     """It is made again; nothing is a delta on what was in it. Paths may be relative."""
     monkeypatch.chdir(tmp_path)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 
 import pytest
 from conftest import DATA, ROOT, peer
@@ -64,12 +67,26 @@ def test_both_sides_of_a_move(torch, tmp_path, monkeypatch, title):
         assert all(map(torch.equal, after, moments))
 
 
+def test_plugins_need_no_import_of_their_own():
+    """The lines of README.md and of the table are written after `import libdcp`."""
+    named = set(re.findall(r"\blibdcp\.([a-z_]+)(?:`|\.[A-Z])", TEXT))
+    assert named >= {"torch", "lightning", "torchtitan"}, named
+    for name in {*named, *libdcp._PLUGINS}:
+        code = f"import libdcp; libdcp.{name}; libdcp.nothing"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True
+        )
+        assert "module 'libdcp' has no attribute 'nothing'" in done.stderr, done.stderr
+
+
 def test_code_runs(torch, tmp_path, monkeypatch, capsys):
     native = DATA / "version-0.1.0" / "native"
     monkeypatch.chdir(tmp_path)
     libdcp.reshard(native, "run/step-00000010")
     libdcp.reshard(native, "global_step1000", to="deepspeed", world_size=2)
     libdcp.reshard(native, "fsdp", to="torch-dist", world_size=2)
+    with libdcp.open(native) as ckpt:
+        (tmp_path / "config.json").write_text(json.dumps(ckpt.objects["model_config"]))
     loaded = []
 
     class Model:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import gc
 import multiprocessing
 import os
@@ -72,6 +74,43 @@ def test_pickle(run):
     again = pickle.loads(pickle.dumps(ckpt))
     assert rows(again, 0, 256) == rows(ckpt, 0, 256)
     assert again.info.step == 10
+
+
+def test_pickled_elsewhere(tmp_path, monkeypatch):
+    """A relative path goes on to mean what it meant when it was opened."""
+    np = peer("numpy")
+    for i, place in enumerate(("a", "b")):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        libdcp.save({"w": np.full(3, i)}, "run", step=1)
+    monkeypatch.chdir(tmp_path / "a")
+    for how in ({}, {"step": 1}, {"base": "."}):
+        ckpt = libdcp.open("run", **how)
+        monkeypatch.chdir(tmp_path / "b")
+        again = pickle.loads(pickle.dumps(ckpt))
+        monkeypatch.chdir(tmp_path / "a")
+        assert again["w"].numpy().tolist() == [0, 0, 0]
+        assert pickle.loads(pickle.dumps(again["w"])).numpy().tolist() == [0, 0, 0]
+
+
+def test_copies_of_what_it_says(run):
+    """Copies outlive the checkpoint; none of them closes it a second time."""
+    with libdcp.open(run) as ckpt:
+        info, objects = ckpt.info, ckpt.objects
+        copies = [
+            dataclasses.asdict(info)["objects"],
+            copy.deepcopy(info).objects,
+            pickle.loads(pickle.dumps(info)).objects,
+            copy.copy(objects),
+            copy.deepcopy(objects),
+        ]
+        told = dict(objects)
+        for act in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="closed twice"):
+                act(ckpt._open)
+    del ckpt, info, objects
+    gc.collect()
+    assert told and all(each == told for each in copies)
 
 
 class Rows:

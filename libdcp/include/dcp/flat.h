@@ -273,6 +273,7 @@ struct dcp_flat_reshard_result {
     uint64_t shared_bytes; /* with reflink; of a dry run what would be */
     int64_t step;          /* that was taken; -1: unknown */
     int32_t passed_over;   /* a newer one was there, and is not whole */
+    uint64_t n_beside;     /* tensors that are no weights, where the model is asked for */
 };
 /* Plans, and runs unless dry_run says so. Errors: those of dcp_location_open,
  * dcp_reshard_plan and dcp_reshard_run. */
@@ -440,6 +441,8 @@ struct dcp_flat_load_options {
     void (*log)(void *self, int32_t level, const char *message);
     void *self;
     int32_t with_optimizer; /* see struct dcp_load_options */
+    int32_t rewind; /* training goes on from this step: those above it are set aside, see
+                     * dcp_supersede */
 };
 struct dcp_flat_load_result {
     size_t struct_size;

@@ -413,6 +413,7 @@ class LoadOptions(Sized):
         ("log", OnLog),
         ("self", c_void_p),
         ("with_optimizer", c_int32),
+        ("rewind", c_int32),
     ]
 
 

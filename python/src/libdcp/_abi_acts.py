@@ -69,6 +69,7 @@ class ReshardResult(Sized):
         ("shared_bytes", c_uint64),
         ("step", c_int64),
         ("passed_over", c_int32),
+        ("n_beside", c_uint64),
     ]
 
 

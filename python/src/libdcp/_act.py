@@ -119,15 +119,16 @@ class Act:
 
 @contextlib.contextmanager
 def _no_lost_interrupt() -> Iterator[None]:
-    """Raise Ctrl-C that came as a callback began: ctypes only prints it."""
+    """Raise what a signal raised as a callback began or ended: ctypes only prints it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    lost: list[KeyboardInterrupt] = []
+    lost: list[BaseException] = []
     others = sys.unraisablehook
 
     def hear(what: Any) -> None:
-        if isinstance(what.exc_value, KeyboardInterrupt):
+        here = threading.current_thread() is threading.main_thread()
+        if here and what.exc_value and "ctypes callback" in (what.err_msg or ""):
             lost.append(what.exc_value)
         else:
             others(what)

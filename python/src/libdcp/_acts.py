@@ -44,6 +44,7 @@ class ReshardResult:
     n_unproved: int  # tensors for which the source keeps no digest
     n_left: int  # tensors that the target cannot hold, with lossy=True
     n_objects_left: int
+    n_beside: int  # tensors that are no weights, where only the model was asked for
     n_overflows: int  # finite numbers that are infinite, or none, in the new dtype
     shared_bytes: int  # with reflink=True: blocks that are the source's, not written
 
@@ -232,7 +233,7 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
         act.error,
     )
     if result.passed_over:
-        warn_of_passed(given["source"], result.step, stacklevel=4)
+        warn_of_passed(given["source"], result.step)
     return ReshardResult(
         *(getattr(result, name) for name in ReshardResult.__dataclass_fields__)
     )

@@ -6,7 +6,6 @@ import ctypes
 import json
 import operator
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from ._act import Act, Progress, check
 from ._errors import CorruptError, Error, NotFoundError, UnsupportedError, UsageError
 from ._facts import Diff, Difference, Finding, Info, Verification
 from ._tensor import Box, Tensor, flattened, torch_dtype
+from ._warn import warn
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +33,9 @@ class _Handle:
 
     def __del__(self) -> None:
         self._close(self.value)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an open checkpoint is not copied: it would be closed twice")
 
 
 class _Table:
@@ -90,6 +93,9 @@ class _Tensors(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._checkpoint._table.names)
 
+    def __repr__(self) -> str:
+        return f"<the {len(self)} tensors of {self._checkpoint!r}>"
+
 
 class _Objects(Mapping[str, Any]):
     """What is not a tensor: values of JSON, or the bytes of what is none."""
@@ -115,6 +121,13 @@ class _Objects(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._found)
 
+    def __repr__(self) -> str:
+        return f"<objects of a libdcp.Checkpoint: {', '.join(map(repr, self))}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is a dict: it holds the data itself."""
+        return dict, (dict(self),)
+
 
 class Checkpoint(Mapping[str, Tensor]):
     """A checkpoint of any format, open for reading: a mapping of names to tensors.
@@ -135,7 +148,7 @@ class Checkpoint(Mapping[str, Tensor]):
         """See `libdcp.open`."""
         check_step(step)
         self._how = {"step": step, "base": base, "threads": threads, "verify": verify}
-        self._path = path
+        self._path, self._cwd = path, _cwd()
         options = _abi.OpenOptions.new(
             path=_abi.raw(path),
             step=-1 if step is None else step,
@@ -159,7 +172,7 @@ class Checkpoint(Mapping[str, Tensor]):
     @property
     def objects(self) -> Mapping[str, Any]:
         """What is not a tensor, by name: JSON is parsed, anything else is bytes."""
-        assert self._handle  # or it says that it is closed
+        self._check_open()
         return self._objects
 
     def _buffers(self) -> list[str]:
@@ -371,11 +384,13 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be opened anew where it is unpickled, as in workers of a DataLoader."""
-        path = os.path.abspath(self.info.path)  # of a run, this step
-        how = self._how
-        if path != os.path.abspath(os.fspath(self._path)):
+        path, how = self.info.path, self._how  # of a run, this step
+        if os.path.normpath(path) != os.path.normpath(os.fsdecode(self._path)):
             how = {**how, "step": None}
-        return _reopen, (path, how)
+        base: Any = how["base"]
+        if base is not None:
+            how = {**how, "base": os.path.join(self._cwd, os.fsdecode(base))}
+        return _reopen, (os.path.join(self._cwd, path), how)
 
     def __eq__(self, other: object) -> bool:
         """Be equal to itself alone; `diff` compares."""
@@ -397,8 +412,12 @@ class Checkpoint(Mapping[str, Tensor]):
     @property
     def _handle(self) -> _Handle:
         if self._open is None:
-            raise UsageError(f"the checkpoint '{os.fspath(self._path)}' is closed")
+            raise UsageError(f"the checkpoint '{os.fsdecode(self._path)}' is closed")
         return self._open
+
+    def _check_open(self) -> None:
+        """Raise where it is closed."""
+        _ = self._handle
 
     def _choose(self, names: str | Iterable[str]) -> dict[str, Tensor]:
         """Tensors that are read, under the names that they are given."""
@@ -520,17 +539,21 @@ def open_checkpoint(
     """
     found = Checkpoint(path, step=step, base=base, threads=threads, verify=verify)
     if found.info.passed_over:
-        warn_of_passed(path, found.info.step, stacklevel=3)
+        warn_of_passed(path, found.info.step)
     return found
 
 
-def warn_of_passed(
-    path: str | os.PathLike[str], step: int | None, stacklevel: int
-) -> None:
+def warn_of_passed(path: str | os.PathLike[str], step: int | None) -> None:
     """Tell that it is an older step than who asked for the newest may think."""
-    warnings.warn(
+    warn(
         f"a newer step of '{os.fspath(path)}' is incomplete or corrupt, and step {step} "
-        "was taken",
-        RuntimeWarning,
-        stacklevel=stacklevel,
+        "was taken"
     )
+
+
+def _cwd() -> str:
+    """Where relative paths begin, while nobody changes it."""
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""

@@ -153,6 +153,11 @@ def check_group(given: Any) -> None:
     """Refuse what torch.distributed gives to ranks that are in no group: a number."""
     if isinstance(given, int):
         raise UsageError("this rank is not in the group: only its ranks save and load")
+    if isinstance(given, (list, tuple, set, dict)):
+        raise UsageError(
+            f"a group is one of torch.distributed or a TcpGroup, not {given!r}",
+            hint="torch.distributed.new_group makes one of some ranks, on all of them",
+        )
 
 
 def _group_of(given: Any) -> Any:

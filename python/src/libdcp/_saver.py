@@ -11,7 +11,6 @@ import ctypes
 import functools
 import os
 import threading
-import warnings
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
@@ -20,6 +19,7 @@ from . import _abi
 from ._errors import CommError, Error, UsageError
 from ._ranks import ByGroup, Ranks, check_group, not_heard
 from ._tcp import SAVES
+from ._warn import warn
 
 if TYPE_CHECKING:
     from ._state import State
@@ -57,6 +57,7 @@ class Handle:
         self._ended = threading.Event()
         self._result: SaveResult | None = None
         self._why: BaseException | None = None
+        self._at: Any = None  # where that was raised
         self._messages: list[str] = []
         self._told = False
 
@@ -77,7 +78,7 @@ class Handle:
             self._told = True
             tell(self._messages)
         if self._why is not None:
-            raise self._why
+            raise self._why.with_traceback(self._at)  # it grows where it is raised again
         assert self._result is not None
         return self._result
 
@@ -86,12 +87,17 @@ class Handle:
         """What `wait` returns."""
         return self.wait()
 
-    def run(self, saver: Saver, ranks: Ranks) -> None:
+    def __repr__(self) -> str:
+        """Say of which step, and how far it is."""
+        how = "in flight" if not self.done() else "failed" if self._why else "complete"
+        return f"<libdcp.Handle of step {self.step}: {how}>"
+
+    def _run(self, saver: Saver, ranks: Ranks) -> None:
         """Finish it: what the thread does."""
         try:
             self._result = saver.finish(ranks)
         except BaseException as why:
-            self._why = why
+            self._why, self._at = why, why.__traceback__
         self._messages = saver.messages()
         saver.in_flight = None
         if self._why is not None:
@@ -151,6 +157,7 @@ class Saver:
         )
         self._now = None
         self._free = weakref.finalize(self, _abi.lib.dcp_flat_saver_free, self._handle)
+        self._free.atexit = False  # a thread that nobody waits for may be in a save
         self._place = place_of(path)
 
     def is_of(self, group: Any) -> bool:
@@ -197,10 +204,13 @@ class Saver:
     def finish_beside(self, step: int, ranks: Ranks) -> Handle:
         """Let it be finished by a thread, which has its own way to talk to the others."""
         self.in_flight = handle = Handle(step)
-        # No daemon: the interpreter waits for it before it ends.
-        threading.Thread(
-            target=handle.run, args=(self, ranks), name="libdcp-save"
-        ).start()
+        # No daemon: the interpreter waits for it before it ends, unless it does already.
+        if threading.main_thread().is_alive():
+            threading.Thread(
+                target=handle._run, args=(self, ranks), name="libdcp-save"
+            ).start()
+        else:
+            handle._run(self, ranks)
         return handle
 
     def _call(self, ranks: Ranks, function: Any, *args: Any) -> None:
@@ -242,11 +252,16 @@ def saver_of(ranks: Ranks, path: bytes, threads: int) -> Saver:
     # Not abspath: "..", behind a link, is of where that leads, as for a load.
     path = os.path.join(os.getcwdb(), path)
     known = settle(ranks)
+    fits = (
+        known is not None
+        and (known.path, known.threads) == (path, threads)
+        and known.is_of(ranks.group)
+        and not known.broken
+        and not known.is_gone()
+    )
+    if all(ranks.gather(fits)) and known is not None:
+        return known
     if known is not None:
-        same = (known.path, known.threads) == (path, threads)
-        same &= known.is_of(ranks.group) and not known.broken
-        if same and not any(ranks.gather(known.is_gone())):
-            return known
         known.close()
     _savers[ranks.given] = made = Saver(path, ranks, threads)
     return made
@@ -290,11 +305,10 @@ def call(ranks: Ranks, function: Any, *args: Any) -> None:
         raise not_heard(raised, failed.rank) from raised
 
 
-def tell(messages: list[str], stacklevel: int = 3) -> None:
+def tell(messages: list[str]) -> None:
     """Warn of what the library said."""
     for message in messages:
-        kind = StaleWarning if message.endswith(SUSPICION) else RuntimeWarning
-        warnings.warn(message, kind, stacklevel=stacklevel)
+        warn(message, StaleWarning if message.endswith(SUSPICION) else RuntimeWarning)
 
 
 def _tell_failed() -> None:
@@ -305,11 +319,7 @@ def _tell_failed() -> None:
             return
         if not handle._told:
             handle._told = True
-            warnings.warn(
-                f"step {handle.step} was not saved: {handle._why}",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            warn(f"step {handle.step} was not saved: {handle._why}")
 
 
 def _forget() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 from ctypes import Structure
 from typing import Any, TypeVar
 
@@ -20,7 +21,11 @@ class Sized(Structure):
         """One that the library may read and write; what is not given is zero."""
         for name, least, most in _ranges(cls):
             value = members.get(name, 0)
-            if not (type(value) is bool or least <= value <= most):
+            try:
+                fits = least <= operator.index(value) <= most
+            except TypeError:
+                raise UsageError(f"{name} is a whole number, not {value!r}") from None
+            if not fits:
                 raise UsageError(f"{name}={value} is out of range")
         return cls(struct_size=ctypes.sizeof(cls), **members)
 

@@ -8,7 +8,6 @@ import gc
 import marshal
 import operator
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +31,7 @@ from ._saver import (
     turn_of,
 )
 from ._state import Staging, State
+from ._warn import warn
 
 EXPORT_NAME = "pytorch_model.bin"
 
@@ -48,7 +48,7 @@ class LoadResult:
 
 
 def _warn(level: int, message: bytes) -> None:
-    warnings.warn(_abi.text(message), RuntimeWarning, stacklevel=7)
+    warn(_abi.text(message))
 
 
 @contextlib.contextmanager
@@ -192,15 +192,17 @@ def save_async(
     """
     given = dict(locals())
     ranks = Ranks(Act(), group)
+    known = settle(ranks)
+    staging = (known and known.staging) or Staging()
+    made, how = _agreed_save(given, ranks, "save_async", staging)
     saver = saver_of(ranks, _abi.raw(path) or b"", threads)
-    saver.staging = saver.staging or Staging()
-    made, how = _agreed_save(given, ranks, "save_async", saver.staging)
+    saver.staging = staging
     # Now that all are there: making a group waits for its time-out where one is gone.
     beside = Ranks(Act(), group, beside=True)
     try:
         saver.start(ranks, made, in_place=made.is_away, **how)
     except BaseException:
-        tell(saver.messages(), stacklevel=4)
+        tell(saver.messages())
         raise
     return saver.finish_beside(step, beside)
 
@@ -222,7 +224,7 @@ def write(
             saver.start(ranks, made, in_place=True, **how)
             return saver.finish(ranks)
         finally:
-            tell(saver.messages(), stacklevel=5)
+            tell(saver.messages())
 
 
 def _agreed_save(
@@ -230,13 +232,37 @@ def _agreed_save(
 ) -> tuple[State, dict[str, Any]]:
     """The state that all ranks save, and how; given: the arguments of `save`."""
     how: dict[str, Any] = {}
+    said: dict[str, Any] = {}
 
     def make() -> State:
         others = ("state", "path", "group", "threads")
         how.update(options_of(**{k: v for k, v in given.items() if k not in others}))
+        check_place(given["path"], given["threads"])
+        said.update(how, path=os.path.abspath(os.fsdecode(given["path"])))
         return State(given["state"], ranks, given["step"], staging)
 
-    return agreed(make, ranks, act, how), how
+    return agreed(make, ranks, act, said), how
+
+
+def check_place(path: Any, threads: Any) -> None:
+    """Refuse what is no path, and no number of threads."""
+    try:
+        given = _abi.raw(path)
+    except (TypeError, ValueError) as why:
+        raise UsageError(f"{path!r} is no path of a run folder: {why}") from None
+    if not given:
+        raise UsageError(f"{path!r} is no path of a run folder")
+    _whole("threads", threads)
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name} is a whole number, not {value!r}") from None
+    if number < 0:
+        raise UsageError(f"{name} is no number below 0, as {value} is")
+    return number
 
 
 def options_of(
@@ -256,12 +282,7 @@ def options_of(
         if name in ("verify_after_save", "diverged"):
             how[name] = bool(value)
             continue
-        try:
-            how[name] = operator.index(value)
-        except TypeError:
-            raise UsageError(f"{name} is a whole number, not {value!r}") from None
-        if how[name] < 0:
-            raise UsageError(f"{name} is no number below 0, as {value} is")
+        how[name] = _whole(name, value)
     if codec is not None:
         how["codec"] = _abi.raw(codec)
     if export is not None:
@@ -279,6 +300,7 @@ def load(
     *,
     step: int | None = None,
     group: Any = None,
+    rewind: bool = False,
     allow_cast: bool = False,
     verify: bool = True,
     trust_pickles: bool = False,
@@ -288,13 +310,18 @@ def load(
 
     state: as it was given to `save`: models, optimizers and tensors are filled, plain
     values are put into the dicts. The newest complete step is taken, or the one that
-    `step` numbers. Pickles are only loaded with trust_pickles=True.
+    `step` numbers. rewind: training goes on from this step: those above it, of a course
+    that is given up, are renamed to `step-….aside`, and are no part of the run any more.
+    Pickles are only loaded with trust_pickles=True.
     """
     act = Act()
     ranks = Ranks(act, group)
-    settle(ranks)
+    known = settle(ranks)
+    if rewind and known is not None:
+        known.close()  # which may have based deltas on what is set aside
     how = {
         "step": step,
+        "rewind": bool(rewind),
         "allow_cast": bool(allow_cast),
         "verify": bool(verify),
         "trust_pickles": bool(trust_pickles),
@@ -302,6 +329,7 @@ def load(
 
     def make() -> State:
         check_step(step)
+        check_place(path, threads)
         if is_inferring():
             raise UsageError(
                 "a load under torch.inference_mode() makes what cannot be trained",
@@ -317,6 +345,7 @@ def load(
         path=_abi.raw(path),
         step=-1 if step is None else step,
         with_optimizer=made.any_optimizers,
+        rewind=how["rewind"],
         allow_cast=how["allow_cast"],
         no_verify=not how["verify"],
         threads=threads,
@@ -357,7 +386,7 @@ def load(
             f"all {ranks.world_size} have got those of one"
         )
     for remark in [*made.remarks, *got.remarks] if ranks.rank == 0 else ():
-        warnings.warn(remark, RuntimeWarning, stacklevel=3)
+        warn(remark)
     return LoadResult(
         result.step,
         result.world_size,

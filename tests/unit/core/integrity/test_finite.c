@@ -141,12 +141,13 @@ static void the_mark(void **state)
     dcp_store_free(&store);
 }
 
-static int n_told;
+static int n_told, n_below;
 static void count(void *self, enum dcp_log_level level, const char *text)
 {
     (void)self;
     (void)level;
     n_told += strstr(text, "was something else trained than saved?") != NULL;
+    n_below += strstr(text, "which a load takes as the newest") != NULL;
 }
 
 /* Weights that are those of the save before, and moments that nobody touched, are told:
@@ -231,6 +232,36 @@ static void stale_after_a_restart(void **state)
     dcp_store_free(&store);
 }
 
+/* A step below others is not what a load takes: that is told as a course begins. */
+static void below_the_newest(void **state)
+{
+    static const struct {
+        int64_t step;
+        int told;
+    } saves[] = { { 10, 0 }, { 20, 0 }, { 13, 1 }, { 16, 0 }, { 30, 0 }, { 25, 1 } };
+    const struct dcp_log log = { .write = count, .level = DCP_LOG_WARN };
+    const struct dcp_state none = { 0 };
+    struct dcp_store store;
+    struct dcp_saver *saver;
+
+    (void)state;
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    const struct dcp_context ctx = { .store = &store, .threads = 1, .log = &log };
+    assert_int_equal(dcp_saver_new(&ctx, &saver, NULL), 0);
+    for (size_t i = 0; i < sizeof saves / sizeof *saves; i++) {
+        const struct dcp_save_options options = { .step = saves[i].step };
+        n_below = 0;
+        assert_int_equal(dcp_save_start(saver, &options, &none, NULL), 0);
+        assert_int_equal(dcp_save_wait(saver, NULL, NULL), 0);
+        assert_int_equal(n_below, saves[i].told);
+    }
+    dcp_saver_free(saver);
+    n_below = 0;
+    told_of(&store, 17, 1); /* another one, too */
+    assert_int_equal(n_below, 1);
+    dcp_store_free(&store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +271,7 @@ int main(void)
         cmocka_unit_test(the_mark),
         cmocka_unit_test(stale_states),
         cmocka_unit_test(stale_after_a_restart),
+        cmocka_unit_test(below_the_newest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
