@@ -105,6 +105,19 @@ def test_export(run, tmp_path):
             assert torch.equal(masters[name], ckpt[f"optimizer.master.{name}"].torch())
 
 
+def test_what_is_left_beside_a_model(tmp_path):
+    torch = peer("torch")
+    model = {"w": torch.ones(3), "b": torch.zeros(2)}
+    average = {name: weight + 1 for name, weight in model.items()}
+    torch.save({"model": model, "ema": average}, tmp_path / "all.pt")
+    made = libdcp.export(tmp_path / "all.pt", tmp_path / "model.safetensors")
+    assert (made.n_tensors, made.n_beside, made.n_left) == (2, 2, 0)
+    made = libdcp.reshard(tmp_path / "all.pt", tmp_path / "native")
+    assert (made.n_tensors, made.n_beside) == (4, 0)
+    with pytest.raises(libdcp.UsageError, match="is a file: runs have steps"):
+        libdcp.open(tmp_path / "all.pt", step=3)
+
+
 def test_diff(run, tmp_path):
     libdcp.export(run, tmp_path / "model.bin")
     with libdcp.open(run) as a, libdcp.open(tmp_path / "model.bin") as b:

@@ -147,6 +147,8 @@ class Checkpoint(Mapping[str, Tensor]):
     ) -> None:
         """See `libdcp.open`."""
         check_step(step)
+        if step is not None and os.path.isfile(path):
+            raise UsageError(f"'{os.fsdecode(path)}' is a file: runs have steps")
         self._how = {"step": step, "base": base, "threads": threads, "verify": verify}
         self._path, self._cwd = path, _cwd()
         options = _abi.OpenOptions.new(
