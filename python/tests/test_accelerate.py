@@ -157,7 +157,8 @@ def test_old_ones_stay_until_the_new_one_is_complete(tmp_path, monkeypatch):
 def test_arguments(tmp_path):
     """Each is honoured, or named in what is raised."""
     accelerator, _ = trained()
-    accelerator.save_state(tmp_path / "it", safe_serialization=False)
+    with pytest.warns(RuntimeWarning, match="safe_serialization=False does nothing"):
+        accelerator.save_state(tmp_path / "it", safe_serialization=False)
     accelerator.load_state(tmp_path / "it", map_location="cpu", strict=True)
     with pytest.raises(libdcp.UsageError, match="does not take 'strict'"):
         accelerator.load_state(tmp_path / "it", strict=False)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import hashlib
 import os
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accelerate import Accelerator
@@ -17,8 +19,15 @@ from accelerate.utils import DistributedType
 
 from ._act import Act
 from ._checkpoint import open_checkpoint
-from ._errors import Error, NotFoundError, UnsupportedError, UsageError
+from ._errors import (
+    Error,
+    MismatchError,
+    NotFoundError,
+    UnsupportedError,
+    UsageError,
+)
 from ._folder import check_path, hidden, move_into, published, removed
+from ._options import check_options
 from ._random import random_states, set_states_of
 from ._ranks import Ranks, on_all, on_first
 from ._training import load, save
@@ -27,7 +36,11 @@ from ._values import lists
 __all__ = ["hook"]
 
 MARK = "accelerate"  # the object that a step of `save_state` has
-OF_RUNS = {"keep", "keep_every", "keep_optimizer", "delta"}  # of more than one step
+# Files of every save_state of accelerate itself, and of no other save.
+THEIRS = re.compile(
+    r"(random_states_\d+\.pkl|(optimizer|scheduler)(_\d+)?\.bin|optimizer_\d+/.+)"
+)
+TAIL_BYTES = 1 << 16  # torch.save ends its files with checksums of all that is in them
 
 
 def hook(accelerator: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
@@ -47,14 +60,17 @@ def hook(accelerator: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
             f"{accelerator.distributed_type} saves its states itself",
             hint="libdcp.deepspeed.install(engine) is for DeepSpeed",
         )
-    _refuse(OF_RUNS.intersection(how), "hook", "a folder of save_state has one step")
+    check_options(how, "hook", "a folder of save_state has one step")
+    if getattr(accelerator.project_configuration, "save_on_each_node", False):
+        _warn("save_on_each_node does nothing: all machines save to one folder")
 
     def save_state(
         output_dir: str | os.PathLike[str] | None = None,
-        _safe_serialization: bool = True,
+        safe_serialization: bool = True,
         **kwargs: Any,
     ) -> str:
-        kwargs.pop("safe_serialization", None)  # steps are safetensors
+        if not safe_serialization:
+            _warn("safe_serialization=False does nothing: steps are files of safetensors")
         _refuse(kwargs, "save_state", "models are saved by libdcp")
         ranks, naming = Ranks(Act()), accelerator.project_configuration
         folder = output_dir
@@ -69,7 +85,8 @@ def hook(accelerator: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
             models = on_all(ranks, lambda: _call_save_hooks(accelerator, beside))
             state = _state_of(accelerator, models[ranks.rank])
             state["random"] = ranks.gather(random_states())
-            state[MARK] = True
+            theirs = on_first(ranks, lambda: _theirs_in(folder))
+            state[MARK] = {"counts": _counts(accelerator), "theirs": theirs}
             save(state, run, step=step, **how)
         if naming.automatic_checkpoint_naming:
             on_first(ranks, lambda: _keep_to_limit(accelerator, os.fspath(folder)))
@@ -84,7 +101,9 @@ def hook(accelerator: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
         if input_dir is None:
             input_dir = _newest_folder(accelerator)
         folder = os.path.expanduser(input_dir)
-        if not glob.glob(os.path.join(glob.escape(folder), "step-*")):
+        ranks = Ranks(Act())
+        is_ours, step, told = on_first(ranks, lambda: _newest_in(folder))
+        if not is_ours:
             Accelerator.load_state(accelerator, folder, load_kwargs, **kwargs)
             return
         kwargs.pop("map_location", None)  # all is loaded to where it is
@@ -93,17 +112,11 @@ def hook(accelerator: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
         if load_kwargs:
             kwargs["load_kwargs"] = load_kwargs
         _refuse(kwargs, "load_state", f"{folder} is loaded by libdcp")
-        ranks = Ranks(Act())
-        steps = on_first(ranks, lambda: _steps_of_ours(folder))
+        on_all(ranks, lambda: _check_counts(accelerator, folder, told, ranks.rank == 0))
         models = on_all(ranks, lambda: _call_load_hooks(accelerator, folder))
         state = _state_of(accelerator, models[ranks.rank])
         state["random"] = None
-        load(
-            state,
-            folder,
-            step=max(steps, default=None),
-            trust_pickles=trust_pickles,
-        )
+        load(state, folder, step=step, trust_pickles=trust_pickles)
         accelerator.step = state["step"]
         set_states_of(state["random"], ranks)
 
@@ -114,6 +127,10 @@ def hook(accelerator: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
 def _refuse(names: Any, function: str, why: str) -> None:
     if names:
         raise UsageError(f"{function} does not take '{min(names)}' here: {why}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 @contextlib.contextmanager
@@ -153,13 +170,82 @@ def _steps_of_ours(folder: str) -> dict[int, str]:
     """Those that `save_state` saved; `libdcp.save` may have saved others there."""
     found = {}
     for n, name in _steps_in(folder).items():
-        with (
-            contextlib.suppress(Error),
-            open_checkpoint(os.path.join(folder, name)) as step,
-        ):
-            if MARK in step.objects:
+        with contextlib.suppress(Error):
+            if _told_by(os.path.join(folder, name)) is not None:
                 found[n] = name
     return found
+
+
+def _told_by(step: str) -> dict[str, Any] | None:
+    """What `save_state` put into a step of its own."""
+    with open_checkpoint(step) as ckpt:
+        told: dict[str, Any] | None = ckpt.objects.get(MARK)
+        return told
+
+
+def _newest_in(folder: str) -> tuple[bool, int | None, dict[str, Any]]:
+    """Whether a folder is to be loaded by libdcp, which step, and what that tells.
+
+    Where accelerate saved after the step of ours nothing is loaded: it would be old.
+    """
+    steps = _steps_in(folder) if os.path.isdir(folder) else {}
+    ours = _steps_of_ours(folder) if steps else {}
+    theirs = _theirs_in(folder)
+    if not ours:
+        for name in steps.values() if theirs else ():
+            _told_by(os.path.join(folder, name))  # one that is corrupt may be ours
+        return bool(steps and not theirs), None, {}
+    told = _told_by(os.path.join(folder, ours[max(ours)])) or {}
+    later = [n for n in theirs if told["theirs"].get(n) != theirs[n]]
+    if later:
+        raise MismatchError(
+            f"{folder} has {ours[max(ours)]} of libdcp, and {min(later)}, which "
+            "accelerate saved after it without libdcp",
+            hint="move away the one that is not wanted: the step, or accelerate's files",
+        )
+    return True, max(ours), told
+
+
+def _theirs_in(folder: str) -> dict[str, str]:
+    """The files of accelerate's own save_state, as they are now."""
+    found = {}
+    begin = glob.escape(folder)
+    for path in (*glob.glob(f"{begin}/*"), *glob.glob(f"{begin}/optimizer_*/*")):
+        name = os.path.relpath(path, folder)
+        if THEIRS.fullmatch(name) and os.path.isfile(path):
+            with open(path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - TAIL_BYTES))
+                digest = hashlib.sha256(b"%d " % size + file.read())
+            found[name] = digest.hexdigest()
+    return found
+
+
+def _counts(accelerator: Any) -> dict[str, int]:
+    """How many it has, of what is loaded by its number."""
+    return {
+        "registered objects": len(accelerator._custom_objects),
+        "models": len(accelerator._models),
+        "optimizers": len(accelerator._optimizers),
+        "schedulers": len(accelerator._schedulers),
+    }
+
+
+def _check_counts(
+    accelerator: Any, folder: str, told: Mapping[str, Any], is_first: bool
+) -> None:
+    """Refuse other registered objects, as accelerate does; warn of what is left."""
+    saved = told.get("counts", {})
+    for name, n in _counts(accelerator).items():
+        if n == saved.get(name, n):
+            continue
+        text = f"{folder} has {saved[name]} {name}, and the accelerator {n}"
+        if name == "registered objects":
+            raise MismatchError(
+                text, hint="register as many before load_state as there were"
+            )
+        if is_first and n < saved[name]:
+            _warn(f"{text}: the others are not loaded")
 
 
 def _call_save_hooks(accelerator: Any, folder: str) -> list[int]:
