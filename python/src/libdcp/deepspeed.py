@@ -10,7 +10,10 @@ import contextlib
 import inspect
 import json
 import os
+import pickle
 import re
+import tempfile
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,10 +23,17 @@ from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 from ._act import Act
 from ._acts import reshard
 from ._checkpoint import open_checkpoint
-from ._errors import CorruptError, NotFoundError, UnsupportedError
+from ._errors import (
+    CorruptError,
+    Error,
+    MismatchError,
+    NotFoundError,
+    UnsupportedError,
+)
 from ._folder import hidden, published, write_file
+from ._options import check_options
 from ._ranks import Ranks, on_first
-from ._tree import load_tree, save_tree
+from ._tree import TREE, load_tree, save_tree
 
 __all__ = ["CheckpointEngine", "install", "unpack"]
 
@@ -31,6 +41,33 @@ STATE = "state"  # the folder with the step, beside the files that DeepSpeed loo
 STATES = re.compile(r".*_states\.pt")  # what is of the training; other files are exports
 MARK = "libdcp"
 MARK_BYTES = 100  # more than any has
+# What DeepSpeed has in the states of a model; the rest is the caller's.
+DEEPSPEEDS = {
+    "autoep_layers",
+    "buffer_names",
+    "checkpoint_parallel_dimensions",
+    "data_sampler",
+    "dp_world_size",
+    "ds_autoep_layers",
+    "ds_config",
+    "ds_version",
+    "folding",
+    "frozen_param_fragments",
+    "frozen_param_shapes",
+    "global_samples",
+    "global_steps",
+    "lr_scheduler",
+    "module",
+    "mp_world_size",
+    "num_experts",
+    "optimizer",
+    "param_shapes",
+    "random_ltd",
+    "shared_params",
+    "skipped_steps",
+    "sparse_tensor_module_names",
+    "universal_checkpoint_info",
+}
 TORCH = (b"PK", b"\x80")  # how files of torch.save begin: as archives, or as pickles
 
 
@@ -42,6 +79,7 @@ class CheckpointEngine(TorchCheckpointEngine):  # type: ignore[misc]
 
     def __init__(self, config: Any, *, trust_pickles: bool, **how: Any) -> None:
         """See `install`."""
+        check_options(how, "install", "a checkpoint has one step")
         super().__init__(config)
         self.name = type(self).__name__
         self._trust, self._how = trust_pickles, how
@@ -163,9 +201,11 @@ def _for_deepspeed(
     ranks = Ranks(Act())
 
     def look() -> tuple[str, str, bool] | None:
+        if engine.load_universal_checkpoint():
+            return None  # DeepSpeed's own, for any number of ranks
         name = str(tag if tag is not None else _newest_of(load_dir))
         state = os.path.join(load_dir, name, STATE)
-        if not engine.zero_optimization() or not os.path.isdir(state):
+        if not _is_ours(state) or not engine.zero_optimization():
             return None
         with open_checkpoint(state) as ckpt:
             same = ckpt.info.world_size == ranks.world_size
@@ -181,26 +221,100 @@ def _for_deepspeed(
         yield load_dir
         return
     name, state, same = found
-    with hidden(os.path.join(load_dir, "load"), ranks) as room:
+    with _room(load_dir, ranks) as room:
         theirs, own = os.path.join(room, "theirs"), os.path.join(room, "own")
 
         def make() -> None:
             made = os.path.join(theirs, name)
-            _unpack(os.path.dirname(state), made, trust)
+            differing = _unpack(os.path.dirname(state), made, trust)
             write_file(os.path.join(theirs, "latest"), name)
             if same:
                 os.rename(theirs, own)
                 return
-            reshard(made, own, to="deepspeed", world_size=ranks.world_size)
+            _reshard(made, own, ranks.world_size, os.path.dirname(state))
             made = os.path.join(own, name)
             if not os.path.isdir(made):  # a tag that is not named by its step
                 (only,) = (path for path in os.scandir(own) if path.is_dir())
                 os.rename(only.path, made)
                 write_file(os.path.join(own, "latest"), name)
+            if differing:
+                warnings.warn(
+                    "each rank saved values of its own of "
+                    f"{', '.join(map(repr, differing))} in {os.path.dirname(state)}; all "
+                    f"{ranks.world_size} have got those of rank 0",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
         on_first(ranks, make)
         yield own
         ranks.gather(None)  # all have read it
+
+
+def _is_ours(state: str) -> bool:
+    """Whether the files beside a step lead to it: DeepSpeed may have saved its own over
+    them. A mixture of both is refused.
+    """
+    if not os.path.isdir(state):
+        return False
+    folder = os.path.dirname(state)
+    names = [name for name in os.listdir(folder) if STATES.fullmatch(name)]
+    theirs = {n for n in names if _mark_of(os.path.join(folder, n)) is None}
+    if theirs and len(theirs) < len(names):
+        # Some may be left of a save by more ranks, before ours.
+        with open_checkpoint(state) as ckpt:
+            for rank in range(ckpt.info.world_size):
+                tree = ckpt.objects.get(f"{TREE}.{rank}" if rank else TREE)
+                for name in theirs.intersection(tree["dict"] if tree else ()):
+                    raise MismatchError(
+                        f"{folder} has a step of libdcp, and {name}, which DeepSpeed "
+                        "saved over it without libdcp",
+                        hint="load another tag; libdcp.deepspeed.unpack gives the step",
+                    )
+        return True
+    return not theirs
+
+
+@contextlib.contextmanager
+def _room(folder: str, ranks: Ranks) -> Iterator[str]:
+    """Give all ranks a folder for a load: beside the checkpoint, if that may be."""
+
+    def is_writable() -> bool:
+        with (
+            contextlib.suppress(OSError),
+            tempfile.TemporaryDirectory(prefix=".load.", dir=folder),
+        ):
+            return True
+        return False
+
+    if on_first(ranks, is_writable):
+        with hidden(os.path.join(folder, "load"), ranks) as room:
+            yield room
+        return
+    with contextlib.ExitStack() as stack:
+        make = tempfile.TemporaryDirectory
+        room = on_first(ranks, lambda: stack.enter_context(make(prefix="libdcp-load-")))
+        if not all(ranks.gather(os.path.isdir(room))):
+            raise UnsupportedError(
+                f"{folder} cannot be written to, and {room} is not seen by all ranks",
+                hint="TMPDIR may name a folder that all machines see",
+            )
+        yield room
+
+
+def _reshard(source: str, target: str, world_size: int, named: str) -> None:
+    """Reshard what was unpacked; errors name the checkpoint that it is of."""
+    try:
+        reshard(source, target, to="deepspeed", world_size=world_size)
+    except Error as why:
+        raise type(why)(
+            why.message.replace(source, named),
+            file=why.file.replace(source, named),
+            tensor=why.tensor,
+            hint=why.hint
+            or "load it with as many ranks as saved it, in the same parallel layout",
+            errno=why.errno,
+        ) from None
 
 
 def _newest_of(folder: str) -> str | None:
@@ -222,14 +336,34 @@ def unpack(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None
 
 def _unpack(
     path: str | os.PathLike[str], target: str | os.PathLike[str], trust: bool
-) -> None:
+) -> list[str]:
+    """Do it; give the names of the caller's values that ranks have otherwise."""
     state = os.path.join(path, STATE)
     with open_checkpoint(state) as ckpt:
         world_size = ckpt.info.world_size
     os.makedirs(target)
+    first: dict[Any, Any] = {}
+    differing = set()
     for rank in range(world_size):
         for name, value in load_tree(state, rank=rank, trust_pickles=trust).items():
             torch.save(value, os.path.join(target, name))
+            if name.endswith("_model_states.pt") and "module" in value:
+                for key in set(value).difference(DEEPSPEEDS):
+                    if not _alike(first.setdefault(key, value[key]), value[key]):
+                        differing.add(str(key))
+    return sorted(differing)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return bool(a.dtype == b.dtype and torch.equal(a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_alike(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_alike, a, b))
+    return pickle.dumps(a) == pickle.dumps(b)
 
 
 def _mark_of(path: str) -> dict[str, Any] | None:
