@@ -20,6 +20,7 @@ peer("torch.distributed.fsdp")
 peer("torch._dynamo")
 theirs = peer("torchtitan.components.checkpointer")
 optimizers = peer("torchtitan.components.optimizer")
+from libdcp import torchtitan as titan  # noqa: E402
 from libdcp.torchtitan import CheckpointManager  # noqa: E402
 
 
@@ -49,7 +50,7 @@ class Count:
         self.step = int(state["step"])
 
 
-def train(run, kill, ours=True, **how):
+def train(run, kill, ours=True, begin=-1, **how):
     from torch.distributed.fsdp import fully_shard
 
     os.environ["LOCAL_RANK"] = str(dist.get_rank())
@@ -84,7 +85,7 @@ def train(run, kill, ours=True, **how):
         sd_adapter=None,
         base_folder=run,
     )
-    assert not manager.load() or loader.seen == count.step > 0
+    assert not manager.load(begin) or loader.seen == count.step > 0
     dist.barrier()
     samples, size = Samples(), BATCH // world
     while count.step < END:
@@ -140,6 +141,60 @@ def test_corrupt_and_theirs(tmp_path):
     kill_ranks(1, train, str(tmp_path / "theirs"), KILL, False)
     (rest,) = run_ranks(1, train, str(tmp_path / "theirs"), None)
     assert rest == {step: first[step] for step in range(KILL - KILL % 2, END)}
+
+
+@pytest.mark.parametrize("mode", ["disabled", "async"])
+def test_goes_back_to_an_older_step(tmp_path, mode):
+    """Later ones are saved anew, as torchtitan does it; and those of torchtitan."""
+
+    def again(begin):
+        with pytest.warns(RuntimeWarning, match="before step 8 was loaded"):
+            return train(str(tmp_path), None, begin=begin, async_mode=mode)
+
+    (whole,) = run_ranks(1, train, str(tmp_path), None)
+    last = tmp_path / "checkpoint" / f"step-{END:08}"
+    old = last.stat().st_ino
+    (rest,) = run_ranks(1, again, 8)
+    assert rest == {step: whole[step] for step in range(8, END)}
+    assert last.stat().st_ino != old
+    with pytest.raises(AssertionError, match="ExistsError"):
+        run_ranks(1, save_again, str(tmp_path))
+
+
+def save_again(run):
+    """One that no load went back from."""
+    writer = libdcp.torch.StorageWriter(os.path.join(run, "checkpoint"), step=END)
+    torch.distributed.checkpoint.save({"w": torch.ones(2)}, storage_writer=writer)
+
+
+def test_both_saved_a_step_of_one_number(tmp_path):
+    """The newer one that is complete is loaded; of the other there is a warning."""
+    manager = object.__new__(CheckpointManager)
+    manager.enable = False
+    plain, ours = tmp_path / "step-6", tmp_path / "step-00000006"
+
+    def found():
+        return manager._create_checkpoint_id(6, str(tmp_path))
+
+    assert found() == str(ours)
+    plain.mkdir()
+    assert found() == str(plain)  # whose error says what is missing
+    libdcp.save({"w": torch.ones(2)}, tmp_path, step=6)
+    assert found() == str(ours)  # half written
+    (plain / ".metadata").touch()
+    for newer, older in ((ours / "manifest.json", plain), (plain / ".metadata", ours)):
+        os.utime(plain / ".metadata", (1, 1))
+        os.utime(ours / "manifest.json", (1, 1))
+        os.utime(newer, (2, 2))
+        assert found() == str(newer.parent)
+        with pytest.warns(RuntimeWarning, match=f"{older.name} beside it is older"):
+            titan._warn_of_other(found())
+
+
+def test_options():
+    for how in ({"parity": -1}, {"codec": 3}, {"codec": "spilt"}, {"parity": "1"}):
+        with pytest.raises(libdcp.UsageError):
+            CheckpointManager.Config(enable=True, **how)
 
 
 def test_pinned_memory_of_another_process():

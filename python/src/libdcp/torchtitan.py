@@ -9,18 +9,26 @@ import dataclasses
 import glob
 import os
 import re
+import warnings
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
 from torchtitan.components.checkpointer import dcp as theirs
 from torchtitan.components.checkpointer.base import MODEL
 
+from ._act import Act
 from ._checkpoint import open_checkpoint
 from ._errors import NotFoundError, UnsupportedError
+from ._folder import removed
+from ._options import check_options
+from ._ranks import Ranks, on_first
 from .torch import StorageReader, StorageWriter
 
 __all__ = ["CheckpointManager"]
 
+OURS = "step-{:08}"
+# What is written last, of a step of libdcp and of torchtitan's own.
+ENDS = ("manifest.json", ".metadata", "model.safetensors.index.json")
 PINNED = theirs.AsyncMode.ASYNC_WITH_PINNED_MEM
 
 
@@ -50,8 +58,9 @@ class CheckpointManager(theirs.CheckpointManager):  # type: ignore[misc]
         """Whether values that could run a program are loaded."""
 
         def __post_init__(self) -> None:
-            """Check what torchtitan checks."""
+            """Check what torchtitan checks, and what `libdcp.save` would."""
             theirs.CheckpointManager.Config.__post_init__(self)
+            check_options(_options(self), "CheckpointManager.Config")
 
     def __init__(self, config: Any, **how: Any) -> None:
         """Make it; torchtitan's trainer does."""
@@ -63,11 +72,8 @@ class CheckpointManager(theirs.CheckpointManager):  # type: ignore[misc]
                 hint='checkpoint.async_mode="async" stages in pinned memory, too',
             )
         self._trust = config.trust_pickles
-        self._how = {
-            "parity": config.parity,
-            "codec": config.codec,
-            "verify_after_save": config.verify_after_save,
-        }
+        self._how = _options(config)
+        self._begun: int | None = None  # from which step, if that was asked for
         super().__init__(config, **how)
 
     def dcp_save(
@@ -85,6 +91,8 @@ class CheckpointManager(theirs.CheckpointManager):  # type: ignore[misc]
             )
         folder, name = os.path.split(checkpoint_id)
         step = int(name.removeprefix("step-"))
+        if self._begun is not None:
+            on_first(Ranks(Act()), lambda: self._leave(folder, step))
         if async_mode == theirs.AsyncMode.ASYNC:
             writer = StorageWriter(folder, step=step, group=self.pg, **self._how)
             return dcp.async_save(
@@ -103,6 +111,7 @@ class CheckpointManager(theirs.CheckpointManager):  # type: ignore[misc]
         from_quantized: bool,
     ) -> None:
         """Load whatever `libdcp.open` opens; the layout of Hugging Face as before."""
+        _warn_of_other(checkpoint_id)
         own = os.path.exists(os.path.join(checkpoint_id, ".metadata"))
         if from_hf or own:
             super().dcp_load(state_dict, checkpoint_id, from_hf, from_quantized)
@@ -115,9 +124,27 @@ class CheckpointManager(theirs.CheckpointManager):  # type: ignore[misc]
     def _create_checkpoint_id(self, step: int, folder: str = "") -> str:
         """Give the folder of a step: that of torchtitan, where it wrote one."""
         plain: str = super()._create_checkpoint_id(step, folder)
-        if os.path.isdir(plain):
-            return plain
-        return re.sub(r"\d+$", lambda digits: digits[0].zfill(8), plain)
+        ours = os.path.join(os.path.dirname(plain), OURS.format(step))
+        if os.path.isdir(plain) and os.path.isdir(ours):
+            return plain if _ended(plain) > _ended(ours) else ours
+        return plain if os.path.isdir(plain) else ours
+
+    def _load(self, step: int = -1) -> bool:
+        """Load as torchtitan does; it may be told to go back to an older step."""
+        if step != -1:
+            self._begun = step
+        return bool(super()._load(step))
+
+    def _leave(self, folder: str, step: int) -> None:
+        """Remove a later step than the one that was gone back to, to save it anew."""
+        path = os.path.join(folder, OURS.format(step))
+        if self._begun is not None and step > self._begun and os.path.isdir(path):
+            warnings.warn(
+                f"{path} was saved before step {self._begun} was loaded: it is replaced",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            removed(path)
 
     def _find_load_step(self, folder: str = "") -> int:
         """Find the newest complete step, of libdcp or of torchtitan."""
@@ -129,3 +156,31 @@ class CheckpointManager(theirs.CheckpointManager):  # type: ignore[misc]
                 return max(newest, ckpt.info.step or 0)
         except NotFoundError:
             return newest
+
+
+def _options(config: Any) -> dict[str, Any]:
+    return {
+        name: getattr(config, name) for name in ("parity", "codec", "verify_after_save")
+    }
+
+
+def _warn_of_other(path: str) -> None:
+    """Tell which of two is loaded, where both programs saved a step of one number."""
+    run, name = os.path.split(path)
+    n = re.fullmatch(r"step-(\d+)", name)
+    names = {f"step-{int(n[1])}", OURS.format(int(n[1]))}.difference([name]) if n else ()
+    for other in names:
+        if _ended(os.path.join(run, other)) >= 0:
+            warnings.warn(
+                f"{path} is loaded: {other} beside it is older",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+def _ended(folder: str) -> int:
+    """When the save of a step ended; -1: it did not."""
+    ends = [os.path.join(folder, name) for name in ENDS]
+    return max(
+        (os.stat(path).st_mtime_ns for path in ends if os.path.exists(path)), default=-1
+    )
