@@ -33,3 +33,20 @@ def test_load_from_checkpoint(tmp_path, ours):
     file = libdcp.lightning.as_file(tmp_path / "it.ckpt")
     got = Module.load_from_checkpoint(file)
     assert torch.equal(got.net.weight, module.net.weight) and got.hparams.width == 3
+
+
+def test_arguments(tmp_path):
+    """Options are checked at once; a place that is not honoured is warned of."""
+    for how in (
+        {"paritty": 1},
+        {"step": -1},
+        {"keep": -2},
+        {"codec": 3},
+        {"export_name": ""},
+    ):
+        with pytest.raises(libdcp.UsageError):
+            libdcp.lightning.CheckpointIO(**how)
+    files = libdcp.lightning.CheckpointIO(parity=0, threads=1)
+    files.save_checkpoint({"w": torch.ones(2)}, tmp_path / "it")
+    with pytest.warns(RuntimeWarning, match="map_location='meta' does nothing"):
+        assert files.load_checkpoint(tmp_path / "it", "meta")["w"].device.type == "cpu"

@@ -234,6 +234,15 @@ def test_chunks(tmp_path):
 def test_arguments(tmp_path):
     with pytest.raises(TypeError, match="keeep"):
         StorageWriter(tmp_path / "run", step=1, keeep=3)
+    for how in (
+        {"step": -1},
+        {"keep": -2},
+        {"codec": 3},
+        {"parity": "1"},
+        {"threads": -1},
+    ):
+        with pytest.raises(libdcp.UsageError):
+            StorageWriter(tmp_path / "run", **{"step": 1, **how})
     plans = [dcp.LoadPlan([], storage_data=step) for step in (1, 2)]
     with pytest.raises(libdcp.MismatchError, match="different steps"):
         StorageReader(tmp_path).prepare_global_plan(plans)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ except ModuleNotFoundError:  # the package of Lightning's trainer alone
     from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from ._folder import published, removed
+from ._options import check_options
 from ._tree import Alone, load_tree, save_tree
 
 __all__ = ["CheckpointIO", "as_file"]
@@ -30,6 +32,7 @@ class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
 
         trust_pickles: values that could run a program are loaded, too.
         """
+        check_options(how, "CheckpointIO", "a checkpoint has one step; see save_top_k")
         super().__init__()
         self._trust, self._how = trust_pickles, how
 
@@ -52,10 +55,15 @@ class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
         map_location: Any = None,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
-        """Load a folder of `save_checkpoint`, or a file that Lightning wrote itself."""
+        """Load a folder of `save_checkpoint`, or a file that Lightning wrote itself.
+
+        map_location: of such a file; what is in a folder is loaded to the CPU.
+        """
         if os.path.isfile(path):
             loaded = super().load_checkpoint(path, map_location, weights_only)
         else:
+            if isinstance(map_location, (str, dict, torch.device)):
+                _check_place(map_location)
             trust = self._trust or weights_only is False
             loaded = load_tree(path, trust_pickles=trust)
         return dict(loaded)
@@ -63,6 +71,16 @@ class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Remove a checkpoint, at once."""
         removed(path)
+
+
+def _check_place(place: Any) -> None:
+    """Warn of what does not come to be."""
+    if str(place) != "cpu":
+        warnings.warn(
+            f"map_location={place!r} does nothing: tensors of a step come to the CPU",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def as_file(path: str | os.PathLike[str], *, trust_pickles: bool = False) -> io.BytesIO:

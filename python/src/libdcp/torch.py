@@ -28,6 +28,7 @@ from ._array import lies_dense, written
 from ._checkpoint import Checkpoint, open_checkpoint
 from ._entries import Box, Entries
 from ._errors import MismatchError, UnsupportedError, UsageError
+from ._options import check_values
 from ._ranks import ALONE, Ranks, on_all
 from ._state import MOMENTS, Pickle, State, is_json
 from ._tensor import torch_dtype
@@ -67,6 +68,7 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
         """
         super().__init__()
         inspect.signature(save).bind({}, path, step=step, **how)  # raises a TypeError
+        check_values({"step": step, **how})
         self._path, self._step, self._group, self._how = path, step, group, how
         if _is_distributed():
             Ranks(Act(), group)  # its group for CPUs, not first on a thread of async_save
