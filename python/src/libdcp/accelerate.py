@@ -10,7 +10,6 @@ import glob
 import hashlib
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,6 +31,7 @@ from ._random import random_states, set_states_of
 from ._ranks import Ranks, on_all, on_first
 from ._training import load, save
 from ._values import lists
+from ._warn import warn
 
 __all__ = ["hook"]
 
@@ -62,7 +62,7 @@ def hook(accelerator: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
         )
     check_options(how, "hook", "a folder of save_state has one step")
     if getattr(accelerator.project_configuration, "save_on_each_node", False):
-        _warn("save_on_each_node does nothing: all machines save to one folder")
+        warn("save_on_each_node does nothing: all machines save to one folder")
 
     def save_state(
         output_dir: str | os.PathLike[str] | None = None,
@@ -70,7 +70,7 @@ def hook(accelerator: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
         **kwargs: Any,
     ) -> str:
         if not safe_serialization:
-            _warn("safe_serialization=False does nothing: steps are files of safetensors")
+            warn("safe_serialization=False does nothing: steps are files of safetensors")
         _refuse(kwargs, "save_state", "models are saved by libdcp")
         ranks, naming = Ranks(Act()), accelerator.project_configuration
         folder = output_dir
@@ -127,10 +127,6 @@ def hook(accelerator: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
 def _refuse(names: Any, function: str, why: str) -> None:
     if names:
         raise UsageError(f"{function} does not take '{min(names)}' here: {why}")
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 @contextlib.contextmanager
@@ -245,7 +241,7 @@ def _check_counts(
                 text, hint="register as many before load_state as there were"
             )
         if is_first and n < saved[name]:
-            _warn(f"{text}: the others are not loaded")
+            warn(f"{text}: the others are not loaded")
 
 
 def _call_save_hooks(accelerator: Any, folder: str) -> list[int]:

@@ -13,7 +13,6 @@ import os
 import pickle
 import re
 import tempfile
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +33,7 @@ from ._folder import hidden, published, write_file
 from ._options import check_options
 from ._ranks import Ranks, on_first
 from ._tree import TREE, load_tree, save_tree
+from ._warn import warn
 
 __all__ = ["CheckpointEngine", "install", "unpack"]
 
@@ -238,12 +238,10 @@ def _for_deepspeed(
                 os.rename(only.path, made)
                 write_file(os.path.join(own, "latest"), name)
             if differing:
-                warnings.warn(
+                warn(
                     "each rank saved values of its own of "
                     f"{', '.join(map(repr, differing))} in {os.path.dirname(state)}; all "
-                    f"{ranks.world_size} have got those of rank 0",
-                    RuntimeWarning,
-                    stacklevel=2,
+                    f"{ranks.world_size} have got those of rank 0"
                 )
 
         on_first(ranks, make)

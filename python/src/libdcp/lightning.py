@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import warnings
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ except ModuleNotFoundError:  # the package of Lightning's trainer alone
 from ._folder import published, removed
 from ._options import check_options
 from ._tree import Alone, load_tree, save_tree
+from ._warn import warn
 
 __all__ = ["CheckpointIO", "as_file"]
 
@@ -76,11 +76,7 @@ class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
 def _check_place(place: Any) -> None:
     """Warn of what does not come to be."""
     if str(place) != "cpu":
-        warnings.warn(
-            f"map_location={place!r} does nothing: tensors of a step come to the CPU",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        warn(f"map_location={place!r} does nothing: tensors of a step come to the CPU")
 
 
 def as_file(path: str | os.PathLike[str], *, trust_pickles: bool = False) -> io.BytesIO:

@@ -9,7 +9,6 @@ import dataclasses
 import glob
 import os
 import re
-import warnings
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
@@ -22,6 +21,7 @@ from ._errors import NotFoundError, UnsupportedError
 from ._folder import removed
 from ._options import check_options
 from ._ranks import Ranks, on_first
+from ._warn import warn
 from .torch import StorageReader, StorageWriter
 
 __all__ = ["CheckpointManager"]
@@ -139,11 +139,7 @@ class CheckpointManager(theirs.CheckpointManager):  # type: ignore[misc]
         """Remove a later step than the one that was gone back to, to save it anew."""
         path = os.path.join(folder, OURS.format(step))
         if self._begun is not None and step > self._begun and os.path.isdir(path):
-            warnings.warn(
-                f"{path} was saved before step {self._begun} was loaded: it is replaced",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn(f"{path} was saved before step {self._begun} was loaded: it is replaced")
             removed(path)
 
     def _find_load_step(self, folder: str = "") -> int:
@@ -171,11 +167,7 @@ def _warn_of_other(path: str) -> None:
     names = {f"step-{int(n[1])}", OURS.format(int(n[1]))}.difference([name]) if n else ()
     for other in names:
         if _ended(os.path.join(run, other)) >= 0:
-            warnings.warn(
-                f"{path} is loaded: {other} beside it is older",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            warn(f"{path} is loaded: {other} beside it is older")
 
 
 def _ended(folder: str) -> int:

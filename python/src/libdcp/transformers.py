@@ -12,7 +12,6 @@ import hashlib
 import inspect
 import json
 import os
-import warnings
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from ._random import random_states, set_states_of
 from ._ranks import Ranks, on_all, on_first
 from ._training import load, save
 from ._values import SETTINGS
+from ._warn import warn
 
 __all__ = ["hook"]
 
@@ -74,12 +74,12 @@ def hook(trainer: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
                 hint="override it in a class that calls super()",
             )
         if not _reaches_super(kind, name):
-            _warn(
+            warn(
                 f"{kind.__name__}.{name} calls no super(): what it does is not done by "
                 "libdcp"
             )
     if getattr(trainer.args, "save_on_each_node", False):
-        _warn("save_on_each_node does nothing: all machines save to one folder")
+        warn("save_on_each_node does nothing: all machines save to one folder")
     if not issubclass(kind, _Hooked):
         # Behind the trainer's own class, where its super() finds it.
         bases = (_Hooked,) if kind is Trainer else (kind, _Hooked)
@@ -87,10 +87,6 @@ def hook(trainer: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
         trainer.__class__ = type(kind.__name__, bases, names)
     trainer._libdcp = _Use(trust_pickles, how)
     return trainer
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def _reaches_super(kind: Any, name: str) -> bool:
@@ -330,9 +326,7 @@ def _check_files(folder: str, ckpt: Any) -> None:
             hint="take an older checkpoint, or a copy of this file",
         )
     if weights:
-        _warn(
-            f"{weights[0]} in {folder} is not of step {ckpt.info.step}, which is loaded"
-        )
+        warn(f"{weights[0]} in {folder} is not of step {ckpt.info.step}, which is loaded")
 
 
 def _came_later(folder: str, ckpt: Any, patterns: tuple[str, ...]) -> list[str]:
