@@ -21,23 +21,30 @@ const char *dcp_ds_shown(struct dcp_arena *arena, const char *name)
 
 /* -- names --------------------------------------------------------------------------- */
 
-/* A file of a rank: [bf16_|fp16_]zero_pp_rank_{dp}_mp_rank_{mp}[_]{kind}.pt, or
- * mp_rank_{mp}_model_states.pt (dp -1). */
+/* A file of a rank, spelled as DeepSpeed spells it: one of another spelling it ignores.
+ *
+ *   mp_rank_{mp:02d}_model_states.pt (dp -1)
+ *   zero_pp_rank_{dp}_mp_rank_{mp:02d}_model_states.pt
+ *   [bf16_|fp16_]zero_pp_rank_{dp}_mp_rank_{mp:02d}[_]optim_states.pt
+ *
+ * Very old files of an optimizer leave the last "_" out. */
 struct name {
     int64_t dp, mp;
     bool optim, bf16;
 };
 
-/* Reads a number of at most seven digits and moves on. */
-static bool take_number(const char **at, int64_t *out)
+/* Reads a number of at most seven digits, written with no more zeros before it than make
+ * it so wide, and moves on. */
+static bool take_number(const char **at, size_t width, int64_t *out)
 {
     size_t n = strspn(*at, "0123456789");
+    bool padded = n > width && **at == '0';
 
     *out = 0;
     for (size_t i = 0; i < n && n <= 7; i++)
         *out = *out * 10 + ((*at)[i] - '0');
     *at += n;
-    return n && n <= 7;
+    return n >= width && n <= 7 && !padded;
 }
 
 static bool take_text(const char **at, const char *text)
@@ -51,18 +58,17 @@ static bool take_text(const char **at, const char *text)
 static bool parse_name(const char *text, struct name *out)
 {
     *out = (struct name){ .dp = -1, .bf16 = take_text(&text, "bf16_") };
-    if (!out->bf16)
-        take_text(&text, "fp16_");
+    bool prefixed = out->bf16 || take_text(&text, "fp16_");
     if (take_text(&text, "zero_pp_rank_") &&
-        (!take_number(&text, &out->dp) || !take_text(&text, "_")))
+        (!take_number(&text, 1, &out->dp) || !take_text(&text, "_")))
         return false;
-    if (!take_text(&text, "mp_rank_") || !take_number(&text, &out->mp))
+    if (!take_text(&text, "mp_rank_") || !take_number(&text, 2, &out->mp))
         return false;
-    take_text(&text, "_"); /* very old files leave it out */
+    bool joined = take_text(&text, "_");
     out->optim = !strcmp(text, "optim_states.pt");
     if (out->optim)
         return out->dp >= 0;
-    return !strcmp(text, "model_states.pt");
+    return joined && !prefixed && !strcmp(text, "model_states.pt");
 }
 
 /* What a file or folder tells of a checkpoint that is not read; NULL: nothing. */

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "muon.h"
 #include "ours.h"
+#include "slices.h"
 #include <math.h>
 #include <string.h>
 
@@ -497,6 +498,7 @@ static int read_file(struct shards *s, int rank, struct dcp_error *err)
     struct dcp_ds_reader *reader = s->reader;
     DCP_CLEANUP_DS struct dcp_ds_file file = { 0 };
     struct parts parts = { 0 };
+    bool noted;
 
     DCP_TRY(dcp_ds_open(reader, reader->folder.optims[rank], rank, &file, err));
     DCP_TRY(dcp_ds_check_optim_file(reader, &file, rank, err));
@@ -508,6 +510,8 @@ static int read_file(struct shards *s, int rank, struct dcp_error *err)
     if (s->elastic != (parts.base->kind == DCP_PICKLE_LIST))
         return dcp_ds_corrupt(&file, err, "is of another form than the file of rank 0");
     DCP_TRY(read_rank(s, &file, rank, &parts, err));
+    DCP_TRY(dcp_ds_slices_check(reader, &file, parts.optim, rank, &noted, err));
+    DCP_TRY(dcp_ds_note_unnamed(reader, &file, rank, noted, err));
     if (!rank)
         DCP_TRY(add_tensors(s, err));
     return add_pieces(s, &file, rank, err);

@@ -1,6 +1,8 @@
 /* ours: written into files, and held against them. */
 #include "ours.h"
 #include "base/mem.h"
+#include "slices.h"
+#include <stdio.h>
 
 enum { OURS_VERSION = 1 };
 
@@ -77,11 +79,30 @@ static int check_rank(const struct dcp_ds_file *file, const struct dcp_pickle_no
                                          (long long)said);
 }
 
+#define UNNAMED "nothing in a file says which rank it is of"
+
 /* With one rank there is nobody else whose file it could be. */
 static void take_unnamed(struct dcp_ds_reader *reader)
 {
     if (reader->world_size > 1)
-        reader->catalog->untold = "nothing in a file says which rank it is of";
+        reader->catalog->untold = UNNAMED;
+}
+
+int dcp_ds_note_unnamed(struct dcp_ds_reader *reader, const struct dcp_ds_file *file,
+                        int rank, bool noted, struct dcp_error *err)
+{
+    char text[80];
+
+    if (find(file))
+        return DCP_OK;
+    if (!noted)
+        take_unnamed(reader);
+    if (!noted || reader->catalog->untold || !dcp_ds_slices_repeat(reader, rank))
+        return DCP_OK;
+    snprintf(text, sizeof text, "nothing tells the files of ranks %d and %d apart", rank,
+             rank + 1);
+    reader->catalog->untold = dcp_catalog_text(reader->catalog, text);
+    return reader->catalog->untold ? DCP_OK : dcp_error_memory(err, "a catalog");
 }
 
 int dcp_ds_check_model_file(struct dcp_ds_reader *reader, const struct dcp_ds_file *file,
@@ -105,11 +126,8 @@ int dcp_ds_check_optim_file(struct dcp_ds_reader *reader, const struct dcp_ds_fi
 {
     const struct dcp_pickle_node *ours = find(file);
 
-    if (!ours) {
-        if (!reader->folder.universal)
-            take_unnamed(reader);
+    if (!ours)
         return DCP_OK;
-    }
     DCP_TRY(check_save(reader, file, ours, err));
     return check_rank(file, ours, rank, err);
 }

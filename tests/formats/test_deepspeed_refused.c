@@ -77,6 +77,10 @@ static const struct {
     { "z2", "deepspeed", 1, CHANGE("exp_avg_sq", "exp_avg_sr"), DCP_E_CORRUPT,
       "unlike the file of rank 0" },
     { "z2", "deepspeed", 0, CHANGE("param_alignment_p", "param_alignment_q"), 0, NULL },
+    { "z2", "deepspeed", 1, CHANGE("param_slice_m", "param_slice_n"), 0, NULL },
+    { "z2", "deepspeed", 1, CHANGE("numel", "numem"), 0, NULL }, /* the names are left */
+    { "z2", "deepspeed", 1, CHANGE("startq[K\0", "startq[K\1"), DCP_E_CORRUPT,
+      "has another part of" },
     { "z2-aligned", "deepspeed", 0, CHANGE("param_alignment_p", "param_alignment_q"),
       DCP_E_CORRUPT, "are expected" },
     { "z1-bf16", "deepspeed", 1,
@@ -256,6 +260,15 @@ static const struct {
       "are of two saves" },
     { NULL, "global_step3/zero_pp_rank_0_mp_rank_01_optim_states.pt", DCP_E_UNSUPPORTED,
       "second model-parallel rank" },
+    /* spelled as DeepSpeed spells nothing, which it ignores */
+    { NULL, "global_step3/zero_pp_rank_01_mp_rank_00_optim_states.pt", DCP_OK, NULL },
+    { NULL, "global_step3/zero_pp_rank_1_mp_rank_0_optim_states.pt", DCP_OK, NULL },
+    { NULL, "global_step3/zero_pp_rank_1_mp_rank_000_optim_states.pt", DCP_OK, NULL },
+    { NULL, "global_step3/zero_pp_rank_1_mp_rank_00model_states.pt", DCP_OK, NULL },
+    { NULL, "global_step3/mp_rank_0_model_states.pt", DCP_OK, NULL },
+    { NULL, "global_step3/mp_rank_00model_states.pt", DCP_OK, NULL },
+    { NULL, "global_step3/mp_rank_000_model_states.pt", DCP_OK, NULL },
+    { NULL, "global_step3/fp16_mp_rank_00_model_states.pt", DCP_OK, NULL },
     { NULL, "global_step3/layer_00-model_00-model_states.pt", DCP_E_UNSUPPORTED,
       "pipeline stages" },
     { NULL, "global_step3/layer_0_expert_1_mp_rank_00_model_states.pt", DCP_E_UNSUPPORTED,
@@ -307,6 +320,55 @@ static void test_folders(void **state)
     dcp_store_free(&disk);
 }
 
+static void replace(const struct dcp_store *store, const char *name, const void *data,
+                    size_t n)
+{
+    assert_int_equal(store->ops->remove(store->self, name, NULL), 0);
+    assert_int_equal(dcp_store_write_file(store, name, data, n, NULL), 0);
+}
+
+/* At stages 1 and 2 a rank's file says which parameters are in it. */
+static void test_ranks(void **state)
+{
+    static const char *const packs[] = { "z1-bf16", "z2", "z2-elastic" };
+
+    (void)state;
+    for (size_t i = 0; i < 2 * DCP_ARRAY_LEN(packs); i++) {
+        struct dcp_store disk, store;
+        struct dcp_error err;
+        char path[512], names[2][128];
+        size_t sizes[2];
+        void *files[2];
+        snprintf(path, sizeof path, DATA "%s", packs[i / 2]);
+        assert_int_equal(dcp_store_dir(&disk, path, false, NULL), 0);
+        assert_int_equal(dcp_store_mem(&store, NULL), 0);
+        copy_folder(&disk, &store, "");
+        for (int r = 0; r < 2; r++) {
+            snprintf(names[r], sizeof names[r],
+                     "global_step3/bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt", r);
+            if (dcp_store_read_file(&store, names[r], 1 << 20, &files[r], &sizes[r],
+                                    NULL)) {
+                memmove(names[r] + 13, names[r] + 18, strlen(names[r] + 18) + 1);
+                assert_int_equal(dcp_store_read_file(&store, names[r], 1 << 20, &files[r],
+                                                     &sizes[r], NULL),
+                                 0);
+            }
+        }
+        assert_int_equal(index_store(&store, "deepspeed", &err), 0);
+        replace(&store, names[1], files[0], sizes[0]);
+        if (i % 2)
+            replace(&store, names[0], files[1], sizes[1]);
+        int rc = index_store(&store, "deepspeed", &err);
+        print_message("%s: %s\n", packs[i / 2], rc ? err.message : "accepted");
+        assert_int_equal(rc, DCP_E_CORRUPT);
+        assert_non_null(strstr(err.message, "holds what another rank saved"));
+        free(files[0]);
+        free(files[1]);
+        dcp_store_free(&store);
+        dcp_store_free(&disk);
+    }
+}
+
 /* What "latest" says. */
 static void test_latest(void **state)
 {
@@ -349,7 +411,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_changes), cmocka_unit_test(test_tag),
         cmocka_unit_test(test_bytes),   cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_latest),
+        cmocka_unit_test(test_latest),  cmocka_unit_test(test_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
