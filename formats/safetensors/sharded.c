@@ -33,12 +33,13 @@ struct map {
 };
 
 /* Takes from a shard what the map gives to it, or to none: who loads the shard would have
- * that, too. */
+ * that, too. What it gives to another file is there twice: others load the last. */
 struct shard {
     const struct map *map;
     const char *file;
     int64_t number;
     size_t n_taken;
+    const char *again, *in; /* the first such tensor, and this file of it; or NULL */
 };
 
 static const char *take_mapped(void *self, const struct dcp_tensor *tensor)
@@ -46,10 +47,15 @@ static const char *take_mapped(void *self, const struct dcp_tensor *tensor)
     struct shard *shard = self;
     int64_t file = dcp_map_find(&shard->map->tensors, tensor->name, strlen(tensor->name));
 
+    if (file >= 0 && file != shard->number) {
+        if (!shard->again) {
+            shard->again = dcp_arena_text(shard->map->texts, tensor->name);
+            shard->in = shard->file;
+        }
+        return NULL;
+    }
     if (tensor->tied_to)
         return tensor->name; /* the map knows the other name */
-    if (file >= 0 && file != shard->number)
-        return NULL;
     shard->n_taken += file >= 0;
     return tensor->name;
 }
@@ -192,6 +198,26 @@ static int check_set(const struct map *map, const struct dcp_source *source,
     return rc;
 }
 
+/* A tensor that the index gives to one file, and that another one has, too. */
+static int refuse_again(const struct shard *shard, struct dcp_error *err)
+{
+    const struct map *map = shard->map;
+    int64_t file = dcp_map_find(&map->tensors, shard->again, strlen(shard->again));
+    const char *first = "?";
+
+    for (size_t i = 0; i < map->n_files; i++)
+        if (dcp_map_find(&map->files, map->names[i], strlen(map->names[i])) == file)
+            first = map->names[i];
+    dcp_error_of_tensor(err, DCP_E_CORRUPT, shard->again,
+                        "'%s' and '%s' both hold a tensor '%s'", DCP_SHOWN(first),
+                        DCP_SHOWN(shard->in), DCP_SHOWN(shard->again));
+    dcp_error_hint(err,
+                   "'%s' means the first, transformers loads the last: remove the one "
+                   "that is of another save",
+                   map->shown);
+    return DCP_E_CORRUPT;
+}
+
 static int index_shard(const struct dcp_source *source, struct shard *shard,
                        int (*index_file)(const struct dcp_source *source,
                                          const char *name, struct dcp_catalog *catalog,
@@ -240,6 +266,8 @@ int dcp_sharded_index(const struct dcp_source *source, const char *index_name,
     }
     if (!rc && shard.n_taken != map.tensors.n)
         rc = missing(&map, catalog, err);
+    if (!rc && shard.again)
+        rc = refuse_again(&shard, err);
     if (!rc)
         rc = check_set(&map, source, err);
     free_map(&map);

@@ -172,6 +172,17 @@ static void test_shards(void **state)
         { "{\"a\":\"s1\",\"b\":\"x/s2\"}", DCP_E_CORRUPT, "plain file name" },
         { "{\"a\":\"s1\",\"b\":3}", DCP_E_CORRUPT, "plain file name" },
         { "[]", DCP_E_CORRUPT, "weight_map" },
+        { "{\"a\":\"s1\",\"a2\":\"s1\"}", DCP_E_CORRUPT, "lists a tensor 'a2'" },
+        { "{\"a\":\"s3\",\"a2\":\"s2\"}", DCP_E_NOT_FOUND, "s3" },
+        { "{\"a\":\"s2\",\"extra\":\"s1\"}", DCP_E_CORRUPT,
+          "lists a tensor 'a'" },
+        { "{\"both\":\"s1\",\"b\":\"s2\"}", DCP_E_CORRUPT,
+          "'s1' and 's2' both hold a tensor 'both'" },
+        { "{\"both\":\"s2\",\"a\":\"s1\"}", DCP_E_CORRUPT,
+          "'s2' and 's1' both hold a tensor 'both'" },
+
+        { "{\"a2\":\"s1\",\"b\":\"s2\"}", DCP_E_CORRUPT,
+          "lists a tensor 'a2'" },
     };
 
     (void)state;
@@ -179,8 +190,9 @@ static void test_shards(void **state)
         struct folder f;
         char text[256];
         folder_init(&f);
-        put_weights(&f.store, "s1", NAMES("a", "extra"));
-        put_weights(&f.store, "s2", NAMES("b", "a2"));
+        bool both = strstr(cases[i].map, "both");
+        put_weights(&f.store, "s1", NAMES("a", both ? "both" : "extra"));
+        put_weights(&f.store, "s2", NAMES("b", both ? "both" : "a2"));
         snprintf(text, sizeof text, "{\"weight_map\":%s}", cases[i].map);
         put_text(&f.store, "model.safetensors.index.json", text);
         int rc = folder_index(&f, "safetensors-sharded");
