@@ -64,6 +64,15 @@ static void put_objects_left(struct dcp_main *m, const struct reshard_job *job)
                         (const char *)text.data);
 }
 
+static uint64_t count_objects_left(const char *const *names)
+{
+    uint64_t n = 0;
+
+    while (names && names[n])
+        n++;
+    return n;
+}
+
 /* All of them, ", " between them; null: none. */
 static json_t *objects_left_json(const char *const *names)
 {
@@ -82,6 +91,10 @@ static void put_notes(struct dcp_main *m, const struct reshard_job *job)
     const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
     if (f->n_from_masters)
         dcp_term_put(&m->out, "weights  made of the optimizer's masters\n");
+    if (f->n_kept)
+        dcp_term_printf(&m->out, "dtype    %s not cast: quantized weights depend on %s\n",
+                        dcp_human_items(f->n_kept, "tensor", "tensors").text,
+                        f->n_kept > 1 ? "them" : "it");
     if (f->n_masters_left)
         dcp_term_put(&m->out,
                      "weights  as the model computes with them; --weights master "
@@ -337,9 +350,13 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
     rc |= dcp_doc_set(doc, "n_from_masters", dcp_doc_u64(f->n_from_masters));
     rc |=
         dcp_doc_set(doc, "assumed", f->assumed ? dcp_doc_text(f->assumed) : json_null());
-    rc |= dcp_doc_set(doc, "n_objects_left_out", dcp_doc_u64(f->n_objects_left));
+    rc |=
+        dcp_doc_set(doc, "n_objects_left_out",
+                    dcp_doc_u64(f->n_objects_left + count_objects_left(f->objects_left)));
+    rc |= dcp_doc_set(doc, "n_unsafe_left_out", dcp_doc_u64(f->n_objects_left));
     rc |= dcp_doc_set(doc, "n_unsafe_objects", dcp_doc_u64(f->n_unsafe_kept));
     rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(f->n_cast));
+    rc |= dcp_doc_set(doc, "n_kept", dcp_doc_u64(f->n_kept));
     rc |= dcp_doc_set(doc, "shared_bytes", shared_json(job));
     rc |= dcp_doc_set(doc, "plan", plan);
     if (dcp_reshard_n_parts(job->reshard))

@@ -27,8 +27,9 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_LEAST_MEMORY ((int64_t)8 << 20)
 #define RESHARD_AT(field) .at = offsetof(struct reshard_settings, field)
 #define RESHARD_HELP_SELECT "only tensors whose name matches; may be given again"
-#define RESHARD_HELP_DTYPE \
-    "cast floating tensors: bf16, fp16, fp32, or another floating type"
+#define RESHARD_HELP_DTYPE                                                         \
+    "cast floating tensors, but for the scales of quantized weights: bf16, fp16, " \
+    "fp32, or another floating type"
 #define RESHARD_HELP_RENAME                                                             \
     "rules for names (strip TEXT, prefix TEXT, s/REGEX/TEXT/), or a preset: hf, llmc, " \
     "gguf, meta, deepspeed"

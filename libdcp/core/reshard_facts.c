@@ -112,6 +112,9 @@ int dcp_reshard_count(struct dcp_reshard *reshard, struct dcp_error *err)
             continue;
         facts->n_cast +=
             target->tensors[t].dtype != src->tensors[reshard->src_tensor[t]].dtype;
+        facts->n_kept += reshard->options.dtype >= 0 &&
+                         dcp_dtype_is_float(target->tensors[t].dtype) &&
+                         (int)target->tensors[t].dtype != reshard->options.dtype;
         facts->source_bytes += dcp_tensor_bytes(&src->tensors[reshard->src_tensor[t]]);
         facts->target_bytes += dcp_tensor_bytes(&target->tensors[t]);
     }

@@ -71,13 +71,15 @@ n_tensors          integer   that are written
 n_overflows        integer   numbers that became infinite in a narrower dtype
 n_left_out         integer   tensors that --lossy left out
 objects_left_out   string?   what is not a tensor and had no place in the target
-n_objects_left_out integer   objects that name what is not known safe, left out
+n_objects_left_out integer   these, and objects that name what is not known safe
+n_unsafe_left_out  integer   the latter alone
 n_unsafe_objects   integer   such objects that were kept
 n_beside_left_out  integer   tensors beside the model, no weights, that export left out
 n_unproved         integer   tensors that no digest of the source proves
 n_from_masters     integer   weights that were made of their masters
 assumed            string?   which tensors are trained, where the source does not say
 n_cast             integer   tensors whose dtype changed
+n_kept             integer   scales of quantized weights, which were not cast
 shared_bytes       integer?  with --reflink: shared with the source, not written
 plan.n_copies      integer   copies of pieces
 plan.n_reads       integer   reads that they were merged to

@@ -1,6 +1,7 @@
 #include "choose.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "core/catalog/packed.h"
 #include "core/catalog/rename.h"
 #include "core/catalog/scales.h"
 #include <string.h>
@@ -12,6 +13,7 @@ struct choice {
     const struct dcp_reshard_options *options;
     struct dcp_catalog *target;
     struct dcp_identity *of_src;
+    struct dcp_packed packed; /* of the source, where a dtype was asked for */
     bool from_masters; /* weights without an optimizer, of no dtype that was asked for */
     int *src_tensor;
     size_t cap;
@@ -201,7 +203,9 @@ static int place(struct choice *choice, struct dcp_tensor tensor, size_t t,
         return refuse(choice, &tensor, err);
     if (disposition != DCP_DISPOSITION_STORED)
         return DCP_OK;
-    bool cast = options->dtype >= 0 && dcp_dtype_is_float(tensor.dtype), scale = false;
+    bool cast = options->dtype >= 0 && dcp_dtype_is_float(tensor.dtype) &&
+                !dcp_packed_needs(&choice->packed, &choice->src->tensors[t]),
+         scale = false;
     if (cast)
         DCP_TRY(dcp_scale_check(choice->src, &choice->src->tensors[t], &scale, err));
     if (scale && !dcp_scale_is_f8((enum dcp_dtype)options->dtype))
@@ -381,8 +385,11 @@ int dcp_choose(const struct dcp_catalog *src, const struct dcp_format *format,
     };
 
     int rc = dcp_identity_new(src, &choice.of_src, err);
+    if (!rc && options->dtype >= 0)
+        rc = dcp_packed_find(src, &choice.packed, err);
     if (!rc)
         rc = take_all(&choice, err);
+    dcp_packed_fini(&choice.packed);
     dcp_identity_free(choice.of_src);
     if (rc)
         free(choice.src_tensor);

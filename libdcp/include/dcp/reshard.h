@@ -143,6 +143,8 @@ struct dcp_reshard_plan {
     uint64_t source_bytes, target_bytes; /* of tensors */
     uint64_t parity_bytes;               /* of parity files, about */
     uint64_t n_cast;                     /* tensors of another dtype than in the source */
+    uint64_t n_kept;         /* floats of another dtype than was asked for: a cast would
+                              * change what integers beside them stand for */
     uint64_t n_unproved;     /* tensors that no digest of the source's format proves */
     uint64_t n_from_masters; /* weights that are made of masters */
     uint64_t n_masters_left; /* masters that say more than what is taken */
