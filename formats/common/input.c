@@ -18,6 +18,20 @@ char *dcp_source_path(const struct dcp_source *source, const char *name)
     return path;
 }
 
+char *dcp_source_folder(const struct dcp_source *source)
+{
+    const char *path = source->name[0]       ? source->name
+                       : source->store->root ? source->store->root
+                                             : "";
+    size_t end = strlen(path), begin;
+
+    while (end && path[end - 1] == '/')
+        end--;
+    for (begin = end; begin && path[begin - 1] != '/';)
+        begin--;
+    return strndup(path + begin, end - begin);
+}
+
 bool dcp_source_has(const struct dcp_source *source, const char *name)
 {
     DCP_CLEANUP_FREE char *path = dcp_source_path(source, name);

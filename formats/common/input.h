@@ -42,6 +42,9 @@ const char *dcp_input_base(const struct dcp_input *in, const struct dcp_source *
 /* The name in the store of `name` in the source's folder; caller frees, NULL: out of
  * memory. */
 char *dcp_source_path(const struct dcp_source *source, const char *name);
+/* What a source's folder is called, without its path; caller frees, "" when nothing tells,
+ * NULL: out of memory. */
+char *dcp_source_folder(const struct dcp_source *source);
 /* Whether that is a file. */
 bool dcp_source_has(const struct dcp_source *source, const char *name);
 /* Reads a small file of the source's folder; see dcp_store_read_header. */

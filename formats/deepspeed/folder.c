@@ -362,10 +362,9 @@ int dcp_ds_folder_open(const struct dcp_source *source, const char *pointer,
     if (rc)
         return rc == DCP_E_CORRUPT ? refuse_tags(source, pointer, arena, out, rc, err)
                                    : rc;
-    if (!has_pointer && (source->name[0] || source->store->root)) {
-        const char *name = source->name[0] ? source->name : source->store->root;
-        const char *slash = strrchr(name, '/');
-        out->tag = dcp_arena_text(arena, slash ? slash + 1 : name);
+    if (!has_pointer) {
+        DCP_CLEANUP_FREE char *name = dcp_source_folder(source);
+        out->tag = name ? dcp_arena_text(arena, name) : NULL;
         if (!out->tag)
             return dcp_error_memory(err, "a tag");
     }

@@ -159,6 +159,29 @@ static int find_step(struct dcp_catalog *catalog, struct dcp_error *err)
     return rc;
 }
 
+/* The Trainer names a folder by its step, checkpoint-10. Its optimizer may have updated
+ * more often than that: a second train() of one Trainer counts its steps anew. */
+static int check_step(const struct dcp_source *source, int64_t step,
+                      struct dcp_error *err)
+{
+    static const char begin[] = "checkpoint-";
+    DCP_CLEANUP_FREE char *name = dcp_source_folder(source);
+    int64_t number;
+
+    if (!name)
+        return dcp_error_memory(err, "a folder's name");
+    if (!dcp_str_starts(name, begin) ||
+        !dcp_str_parse_i64(name + strlen(begin), &number) || number == step)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "'" STATE_NAME
+                  "' is of step %lld, and the folder '%s' of step %lld, as "
+                  "its name says: they are of two saves",
+                  (long long)step, DCP_SHOWN(name), (long long)number);
+    dcp_error_hint(err, "every file must be of the same save");
+    return DCP_E_CORRUPT;
+}
+
 /* Takes trainer_state.json, and its global_step in the words of common/training.h. */
 static int index_state(const struct dcp_source *source, struct dcp_catalog *catalog,
                        struct dcp_error *err)
@@ -174,6 +197,8 @@ static int index_state(const struct dcp_source *source, struct dcp_catalog *cata
     if (!rc)
         rc = dcp_json_parse(text, n, STATE_NAME, &state, err);
     int64_t step = dcp_training_step(json_object_get(state, "global_step"));
+    if (!rc && step >= 0)
+        rc = check_step(source, step, err);
     if (!rc && step >= 0) {
         catalog->step = step;
         struct dcp_training training;

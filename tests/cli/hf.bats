@@ -37,3 +37,18 @@ setup() {
     [[ $(json 'd["objects_left_out"]') == *tokenizer.model* ]]
     ! grep -q any.bytes -r step again
 }
+
+@test "a checkpoint of the Trainer is of the step that its folder is named by" {
+    cp -r "$DCP_TESTS_DIR/formats/data/hf-trainer/run" .
+    dcp-inspect verify run run/checkpoint-10
+    sed -i 's/"global_step": 10/"global_step": 5/' run/checkpoint-10/trainer_state.json
+    for path in run run/checkpoint-10 run/checkpoint-10/ "$PWD/run/checkpoint-10"; do
+        run -4 dcp-inspect verify "$path"
+        [[ $output == *"is of step 5, and the folder 'checkpoint-10' of step 10, as its name"* ]]
+    done
+    run -4 dcp-reshard run/checkpoint-10 step
+    for name in checkpoint-5 checkpoint-best mine; do
+        cp -r run/checkpoint-10 "$name"
+        dcp-inspect verify "$name"
+    done
+}
