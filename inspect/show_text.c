@@ -320,8 +320,8 @@ static int put_whole(struct dcp_main *m, const struct inspect_shown *shown,
                      shown->checkpoint.catalog->head
                          ? ", all files are there  (digests not read; see verify)"
                      : shown->facts.has_digests
-                         ? ", no holes, no overlaps  (digests not read; see verify)"
-                         : ", no holes, no overlaps  (it holds no digests)");
+                         ? ", no gaps, no overlaps  (digests not read; see verify)"
+                         : ", no gaps, no overlaps  (it holds no digests)");
     return put_fact(m, "complete", &text, DCP_STYLE_OFF, err);
 }
 

@@ -250,7 +250,7 @@ static json_t *sum(const json_t *docs, const char *key)
 static int print_docs(struct act *act, struct dcp_error *err)
 {
     static const char *const sums[] = { "n_damages", "n_blocks", "n_unproved",
-                                        "read_bytes" };
+                                        "hole_bytes", "read_bytes" };
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("verify");
     json_t *findings = json_array(), *each;
     size_t i;
@@ -332,7 +332,7 @@ const struct dcp_command inspect_verify = {
         "PATH is a run folder (all its steps, the newest first), one step, any file or "
         "folder of a known format, which is told by its content, or a tar archive (.tar, "
         ".tar.zst) of such a folder, of a run its newest step.\nChecks every digest of "
-        "blocks and pieces, the fingerprint of every tensor, and that there are no holes "
+        "blocks and pieces, the fingerprint of every tensor, and that there are no gaps "
         "and no overlaps. It continues after an error, and names the file, the tensor "
         "and the rows. With several checkpoints the exit status is that of the worst.",
     .opts = opts,

@@ -124,11 +124,29 @@ static void find_untold(const struct dcp_catalog *catalog, char *out, size_t cap
                  dcp_human_items(n, "was saved", "were saved").text);
 }
 
+/* What a file system keeps no blocks for: where no digest proves the bytes, a file that a
+ * crash cut short before it was written looks so. */
+static void find_holes(struct inspect_findings *f, const struct dcp_catalog *catalog)
+{
+    bool is_dir = dcp_fs_is_dir(f->path);
+
+    for (size_t i = 0; i < catalog->n_files; i++) {
+        const char *name = catalog->files[i].name;
+        DCP_CLEANUP_FREE char *below = is_dir ? dcp_str_join(f->path, "/", name) : NULL;
+        const char *path = is_dir ? below : f->path;
+        uint64_t bytes = path ? dcp_fs_hole_bytes(path) : 0;
+        f->hole_bytes += bytes;
+        if (bytes && !f->n_hole_files++)
+            snprintf(f->hole_file, sizeof f->hole_file, "%s", DCP_SHOWN(name));
+    }
+}
+
 void inspect_findings_begin(void *self, const struct dcp_catalog *catalog)
 {
     struct inspect_findings *findings = self;
     findings->catalog = catalog;
     find_untold(catalog, findings->untold, sizeof findings->untold);
+    find_holes(findings, catalog);
     findings->retired = !dcp_fs_exists(findings->path);
     inspect_globals_warn(findings->m, catalog);
     if (findings->m->json)
@@ -178,12 +196,12 @@ static void print_verdict(const struct inspect_findings *findings, int rc,
         rc == DCP_E_IO
             ? dcp_human_items(n, "file cannot be read", "files cannot be read").text
         : rc         ? dcp_human_items(n, "corrupt range", "corrupt ranges").text
-        : n_unproved ? "no holes, no overlaps"
+        : n_unproved ? "no gaps, no overlaps"
                      : "every digest and fingerprint holds");
     dcp_term_printf(out, "          %s, %s read in %s%s",
                     dcp_human_items(result->n_tensors, "tensor", "tensors").text,
                     dcp_human_size(result->size_bytes).text, dcp_human_time(seconds).text,
-                    rc || n_unproved ? "" : "; no holes, no overlaps");
+                    rc || n_unproved ? "" : "; no gaps, no overlaps");
     if (n_unproved)
         dcp_term_printf(
             out, "; %s%s of them have no digest%s", dcp_term_style(out, DCP_STYLE_NOTE),
@@ -192,6 +210,13 @@ static void print_verdict(const struct inspect_findings *findings, int rc,
         dcp_term_printf(out, "; %s%s%s", dcp_term_style(out, DCP_STYLE_NOTE),
                         findings->untold, dcp_term_style(out, DCP_STYLE_OFF));
     dcp_term_put(out, "\n");
+    if (!rc && n_unproved && findings->n_hole_files)
+        dcp_term_printf(
+            out, "%snote%s      %s%s %s %s that were never written, or only zeros\n",
+            dcp_term_style(out, DCP_STYLE_NOTE), dcp_term_style(out, DCP_STYLE_OFF),
+            findings->hole_file, findings->n_hole_files > 1 ? " and others" : "",
+            findings->n_hole_files > 1 ? "have" : "has",
+            dcp_human_size(findings->hole_bytes).text);
 }
 
 static void print_part(struct dcp_main *m, const char *path, int rc,
@@ -242,6 +267,8 @@ json_t *inspect_findings_json(struct inspect_findings *findings, int rc,
     failed |=
         dcp_doc_set(doc, "untold",
                     findings->untold[0] ? dcp_doc_text(findings->untold) : json_null());
+    failed |= dcp_doc_set(doc, "hole_bytes",
+                          dcp_doc_u64(r->n_unproved ? findings->hole_bytes : 0));
     failed |= dcp_doc_set(doc, "read_bytes", dcp_doc_u64(r->size_bytes));
     failed |= dcp_doc_set(doc, "seconds", dcp_doc_real(seconds));
     failed |= dcp_doc_set(doc, "damages", findings->list);

@@ -19,6 +19,9 @@ struct inspect_findings {
     json_t *head, *list; /* with --json; NULL once memory ran out */
     struct dcp_buf lost; /* what is lost with the file that was named last: its parts */
     uint64_t n_lost;
+    uint64_t hole_bytes; /* of its files, see dcp_fs_hole_bytes */
+    char hole_file[256]; /* the first with any, for messages */
+    size_t n_hole_files;
     char untold[160]; /* what nothing proves, see struct dcp_catalog; "": nothing */
     bool is_of_file;  /* they lie in it */
     bool retired;     /* the checkpoint went while it was read: nothing is corrupt */

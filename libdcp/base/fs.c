@@ -478,6 +478,24 @@ uint64_t dcp_fs_free_bytes(const char *path)
     return bytes;
 }
 
+uint64_t dcp_fs_hole_bytes(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    off_t end = fd < 0 ? -1 : lseek(fd, 0, SEEK_END), at = 0;
+    uint64_t bytes = 0;
+
+    while (at >= 0 && at < end && (at = lseek(fd, at, SEEK_HOLE)) >= 0 && at < end) {
+        off_t data = lseek(fd, at, SEEK_DATA);
+        if (data < 0 && errno == ENXIO) /* none is behind it */
+            data = end;
+        bytes += data > at ? (uint64_t)(data - at) : 0;
+        at = data;
+    }
+    if (fd >= 0)
+        close(fd);
+    return bytes;
+}
+
 size_t dcp_fs_max_open(void)
 {
     struct rlimit limit;

@@ -59,6 +59,9 @@ bool dcp_fs_is_dir(const char *path);
 char *dcp_fs_nearest(const char *path);
 /* Free bytes on the file system of a path; UINT64_MAX when unknown. */
 uint64_t dcp_fs_free_bytes(const char *path);
+/* Bytes of a file that no block is kept for: they were never written, or are zeros that
+ * were left out; 0 also where the file system does not tell. */
+uint64_t dcp_fs_hole_bytes(const char *path);
 /* Files that this process may have open at once. */
 size_t dcp_fs_max_open(void);
 
