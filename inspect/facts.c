@@ -1,9 +1,7 @@
 #include "facts.h"
 
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "weights.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -110,77 +108,6 @@ static int measure_shards(const struct dcp_catalog *catalog, struct inspect_fact
     return DCP_OK;
 }
 
-static int64_t integer_of(const json_t *object, const char *key, const char *other)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!value)
-        value = json_object_get(object, other);
-    return json_is_integer(value) ? json_integer_value(value) : 0;
-}
-
-/* Ours, and that of a Hugging Face folder. */
-static const char *const config_names[] = { DCP_TRAINING_MODEL_CONFIG, "config" };
-
-bool inspect_facts_is_config(const char *object_name)
-{
-    for (size_t i = 0; i < DCP_ARRAY_LEN(config_names); i++)
-        if (strcmp(object_name, config_names[i]) == 0)
-            return true;
-    return false;
-}
-
-/* The configuration in Hugging Face's keys. Foreign text: what is odd in it is left out.
- */
-static void read_config(const struct dcp_catalog *catalog, struct inspect_facts *facts)
-{
-    int i = -1;
-    for (size_t k = 0; k < DCP_ARRAY_LEN(config_names) && i < 0; k++)
-        i = dcp_catalog_find_object(catalog, config_names[k]);
-    if (i < 0 || catalog->objects[i].kind != DCP_OBJECT_JSON)
-        return;
-    const struct dcp_object *object = &catalog->objects[i];
-    DCP_CLEANUP_JSON json_t *config = NULL;
-    if (dcp_json_parse(object->data, object->size_bytes, "model_config", &config, NULL))
-        return;
-    const char *family = json_string_value(json_object_get(config, "model_type"));
-    if (!family)
-        family = json_string_value(json_object_get(config, "family"));
-    if (family)
-        dcp_str_escape(facts->family, sizeof facts->family, family);
-    facts->n_layers = integer_of(config, "n_layer", "num_hidden_layers");
-    facts->n_vocab = integer_of(config, "vocab_size", "padded_vocab_size");
-}
-
-/* "transformer.h.11.attn.bias": 11; -1 where no part is a number. */
-static int64_t layer_of(const char *name)
-{
-    for (; name; name = strchr(name, '.')) {
-        name += *name == '.';
-        char part[16];
-        size_t n = strcspn(name, ".");
-        int64_t number;
-        if (n == 0 || n >= sizeof part)
-            continue;
-        memcpy(part, name, n);
-        part[n] = '\0';
-        if (dcp_str_parse_i64(part, &number) && number >= 0 && number < 100000)
-            return number;
-    }
-    return -1;
-}
-
-static void guess_layers(const struct dcp_catalog *catalog, struct inspect_facts *facts)
-{
-    for (size_t i = 0; i < catalog->n_tensors && facts->n_layers == 0; i++)
-        if (catalog->tensors[i].role == DCP_ROLE_MODEL)
-            facts->n_layers = layer_of(catalog->tensors[i].name) >= 0 ? 1 : 0;
-    for (size_t i = 0; i < catalog->n_tensors && facts->n_layers > 0; i++) {
-        int64_t layer = layer_of(catalog->tensors[i].name);
-        if (catalog->tensors[i].role == DCP_ROLE_MODEL && layer >= facts->n_layers)
-            facts->n_layers = layer + 1;
-    }
-}
-
 /* Moments of all parameters of the model, or state of another kind. */
 static bool has_moments(const struct dcp_catalog *catalog,
                         const struct inspect_facts *facts)
@@ -191,8 +118,7 @@ static bool has_moments(const struct dcp_catalog *catalog,
         return true;
     for (size_t i = 0; i < DCP_ARRAY_LEN(roles); i++)
         if (facts->role_tensors[roles[i]] == 0 ||
-            inspect_weights_lacks(catalog, facts->family, facts->n_layers, roles[i], -1,
-                                  first, sizeof first))
+            dcp_family_lacks(&facts->family, catalog, roles[i], -1, first, sizeof first))
             return false;
     return true;
 }
@@ -208,14 +134,10 @@ static void find_missing(const struct dcp_catalog *catalog, struct inspect_facts
         { DCP_TRAINING_DATA, "data cursor" },
     };
     size_t used = 0;
-    bool lacks =
-        inspect_weights_lacks(catalog, facts->family, facts->n_layers, DCP_ROLE_MODEL,
-                              DCP_ROLE_MASTER, facts->weight, sizeof facts->weight);
-    if (lacks)
+    if (dcp_family_lacks(&facts->family, catalog, DCP_ROLE_MODEL, DCP_ROLE_MASTER,
+                         facts->weight, sizeof facts->weight))
         used += (size_t)snprintf(facts->missing, sizeof facts->missing, "weight '%s'",
                                  facts->weight);
-    else
-        facts->weight[0] = '\0';
     facts->has_optimizer = has_moments(catalog, facts);
     if (!facts->has_optimizer)
         used += (size_t)snprintf(facts->missing + used, sizeof facts->missing - used,
@@ -241,9 +163,7 @@ int inspect_facts_gather(const struct dcp_catalog *catalog, struct inspect_facts
         inspect_facts_fini(out);
         return rc;
     }
-    read_config(catalog, out);
-    if (out->n_layers == 0)
-        guess_layers(catalog, out);
+    dcp_family_read(catalog, &out->family);
     find_missing(catalog, out);
     return DCP_OK;
 }

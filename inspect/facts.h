@@ -2,6 +2,7 @@
 #ifndef INSPECT_FACTS_H
 #define INSPECT_FACTS_H
 
+#include "cli/family.h"
 #include <dcp/training.h>
 
 /* All tensors of one role and dtype. */
@@ -11,9 +12,6 @@ struct inspect_group {
     bool quantized; /* the dtype says nothing */
     uint64_t n_tensors, n_elems, size_bytes;
 };
-
-/* Whether an object describes the model: the facts have what it says. */
-bool inspect_facts_is_config(const char *object_name);
 
 struct inspect_facts {
     struct inspect_group *groups; /* by role, then dtype; those that are there */
@@ -27,10 +25,9 @@ struct inspect_facts {
     bool has_digests;   /* something in it can be verified */
     bool has_optimizer; /* moments, or state of another kind */
 
-    char family[64];           /* "gpt2"; "" when unknown */
-    int64_t n_layers, n_vocab; /* 0 when unknown */
-    char weight[64];           /* the first that the model has and this not, or "" */
-    char missing[192];         /* what a resume would lack, or "" */
+    struct dcp_family family;
+    char weight[64];   /* the first that the model has and this not, or "" */
+    char missing[192]; /* what a resume would lack, or "" */
 };
 
 /* Errors: MEMORY. */

@@ -120,11 +120,11 @@ static int add_catalog(json_t *doc, const struct inspect_shown *shown)
     DCP_CLEANUP_JSON json_t *checkpoint = inspect_checkpoint_json(&shown->checkpoint);
     if (json_object_update(doc, checkpoint))
         return DCP_E_MEMORY;
-    json_t *family = f->family[0] ? dcp_doc_text(f->family) : json_null();
+    json_t *family = f->family.name[0] ? dcp_doc_text(f->family.name) : json_null();
     json_t *model =
         json_pack("{s:o, s:o, s:o, s:o, s:o}", "family", family, "n_params",
-                  dcp_doc_u64(f->n_params), "n_layers", known(f->n_layers), "n_vocab",
-                  known(f->n_vocab), "n_tied", dcp_doc_u64(f->n_tied));
+                  dcp_doc_u64(f->n_params), "n_layers", known(f->family.n_layers),
+                  "n_vocab", known(f->family.n_vocab), "n_tied", dcp_doc_u64(f->n_tied));
     json_t *shards =
         json_pack("{s:o, s:o, s:o, s:o}", "n", dcp_doc_u64(f->n_shards), "size_bytes",
                   dcp_doc_u64(f->shard_bytes), "least_bytes", dcp_doc_u64(f->shard_least),

@@ -76,14 +76,16 @@ static int put_model(struct dcp_main *m, const struct inspect_shown *shown,
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     if (!f->n_params)
         return DCP_OK;
-    if (f->family[0])
-        dcp_buf_add_fmt(&text, "%s  ", f->family);
+    if (f->family.name[0])
+        dcp_buf_add_fmt(&text, "%s  ", f->family.name);
     dcp_buf_add_text(&text, dcp_human_items(f->n_params, "parameter", "parameters").text);
-    if (f->n_layers > 0)
-        dcp_buf_add_fmt(&text, "  %s",
-                        dcp_human_items((uint64_t)f->n_layers, "layer", "layers").text);
-    if (f->n_vocab > 0)
-        dcp_buf_add_fmt(&text, "  vocab %s", dcp_human_count((uint64_t)f->n_vocab).text);
+    if (f->family.n_layers > 0)
+        dcp_buf_add_fmt(
+            &text, "  %s",
+            dcp_human_items((uint64_t)f->family.n_layers, "layer", "layers").text);
+    if (f->family.n_vocab > 0)
+        dcp_buf_add_fmt(&text, "  vocab %s",
+                        dcp_human_count((uint64_t)f->family.n_vocab).text);
     if (f->n_tied)
         dcp_buf_add_fmt(&text, "  %s tied", dcp_human_count(f->n_tied).text);
     return put_fact(m, "model", &text, DCP_STYLE_OFF, err);
@@ -155,7 +157,7 @@ static void add_objects(struct dcp_buf *text, const struct dcp_catalog *catalog)
     size_t named = 0, others = 0;
     for (size_t i = 0; i < catalog->n_objects; i++) {
         const char *name = catalog->objects[i].name, *file = dcp_object_file(name);
-        if (inspect_facts_is_config(name) || strcmp(name, DCP_LINEAGE) == 0)
+        if (dcp_family_is_config(name) || strcmp(name, DCP_LINEAGE) == 0)
             continue; /* are the lines "model" and "lineage" */
         if (named == OBJECTS_MOST) {
             others++;
@@ -316,12 +318,11 @@ static int put_whole(struct dcp_main *m, const struct inspect_shown *shown,
     }
     dcp_buf_add_text(&text, "yes: ");
     add_tensor_count(&text, shown);
-    dcp_buf_add_text(&text,
-                     shown->checkpoint.catalog->head
-                         ? ", all files are there  (digests not read; see verify)"
-                     : shown->facts.has_digests
-                         ? ", no gaps, no overlaps  (digests not read; see verify)"
-                         : ", no gaps, no overlaps  (it holds no digests)");
+    dcp_buf_add_text(&text, shown->checkpoint.catalog->head
+                                ? ", all files are there  (digests not read; see verify)"
+                            : shown->facts.has_digests
+                                ? ", no gaps, no overlaps  (digests not read; see verify)"
+                                : ", no gaps, no overlaps  (it holds no digests)");
     return put_fact(m, "complete", &text, DCP_STYLE_OFF, err);
 }
 
@@ -359,8 +360,7 @@ static int put_resume(struct dcp_main *m, const struct inspect_shown *shown,
     if (!shown->facts.n_params)
         return DCP_OK;
     if (shown->facts.weight[0])
-        dcp_buf_add_fmt(&text, "no: the model has more weights than this holds ('%s')",
-                        shown->facts.weight);
+        dcp_buf_add_fmt(&text, "no: " DCP_FAMILY_LACKS, shown->facts.weight);
     else if (shown->facts.missing[0] && !shown->facts.has_optimizer)
         dcp_buf_add_fmt(&text, "no: it holds %s; its weights can begin a run",
                         shown->facts.role_tensors[DCP_ROLE_EXP_AVG]

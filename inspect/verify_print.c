@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "checkpoint.h"
 #include "cli/doc.h"
+#include "cli/family.h"
 #include "cli/human.h"
 #include "cli/text.h"
 #include "globals.h"
@@ -147,6 +148,7 @@ void inspect_findings_begin(void *self, const struct dcp_catalog *catalog)
     findings->catalog = catalog;
     find_untold(catalog, findings->untold, sizeof findings->untold);
     find_holes(findings, catalog);
+    dcp_family_lacks_weight(catalog, findings->weight, sizeof findings->weight);
     findings->retired = !dcp_fs_exists(findings->path);
     inspect_globals_warn(findings->m, catalog);
     if (findings->m->json)
@@ -210,13 +212,25 @@ static void print_verdict(const struct inspect_findings *findings, int rc,
         dcp_term_printf(out, "; %s%s%s", dcp_term_style(out, DCP_STYLE_NOTE),
                         findings->untold, dcp_term_style(out, DCP_STYLE_OFF));
     dcp_term_put(out, "\n");
-    if (!rc && n_unproved && findings->n_hole_files)
-        dcp_term_printf(
-            out, "%snote%s      %s%s %s %s that were never written, or only zeros\n",
-            dcp_term_style(out, DCP_STYLE_NOTE), dcp_term_style(out, DCP_STYLE_OFF),
-            findings->hole_file, findings->n_hole_files > 1 ? " and others" : "",
-            findings->n_hole_files > 1 ? "have" : "has",
-            dcp_human_size(findings->hole_bytes).text);
+}
+
+/* What is no corruption, and yet not as it may be thought to be. */
+static void print_notes(const struct inspect_findings *f, int rc,
+                        const struct dcp_verify_result *result)
+{
+    const struct dcp_term *out = &f->m->out;
+    DCP_CLEANUP_FREE char *note =
+        dcp_str_join(dcp_term_style(out, DCP_STYLE_NOTE), "note      ",
+                     dcp_term_style(out, DCP_STYLE_OFF));
+    if (rc || !note)
+        return;
+    if (result->n_unproved && f->n_hole_files)
+        dcp_term_printf(out, "%s%s%s %s %s that were never written, or only zeros\n",
+                        note, f->hole_file, f->n_hole_files > 1 ? " and others" : "",
+                        f->n_hole_files > 1 ? "have" : "has",
+                        dcp_human_size(f->hole_bytes).text);
+    if (f->weight[0])
+        dcp_term_printf(out, "%s" DCP_FAMILY_LACKS "\n", note, DCP_SHOWN(f->weight));
 }
 
 static void print_part(struct dcp_main *m, const char *path, int rc,
@@ -249,6 +263,8 @@ void inspect_findings_print(struct inspect_findings *findings, int rc,
         print_part(findings->m, findings->path, rc, result, part, seconds);
     else
         print_verdict(findings, rc, result, seconds);
+    if (part->to <= 0)
+        print_notes(findings, rc, result);
 }
 
 json_t *inspect_findings_json(struct inspect_findings *findings, int rc,
@@ -269,6 +285,8 @@ json_t *inspect_findings_json(struct inspect_findings *findings, int rc,
                     findings->untold[0] ? dcp_doc_text(findings->untold) : json_null());
     failed |= dcp_doc_set(doc, "hole_bytes",
                           dcp_doc_u64(r->n_unproved ? findings->hole_bytes : 0));
+    failed |= dcp_doc_set(
+        doc, "lacks", findings->weight[0] ? dcp_doc_text(findings->weight) : json_null());
     failed |= dcp_doc_set(doc, "read_bytes", dcp_doc_u64(r->size_bytes));
     failed |= dcp_doc_set(doc, "seconds", dcp_doc_real(seconds));
     failed |= dcp_doc_set(doc, "damages", findings->list);

@@ -22,6 +22,7 @@ struct inspect_findings {
     uint64_t hole_bytes; /* of its files, see dcp_fs_hole_bytes */
     char hole_file[256]; /* the first with any, for messages */
     size_t n_hole_files;
+    char weight[64];  /* what the model has and this not, see dcp_family; or "" */
     char untold[160]; /* what nothing proves, see struct dcp_catalog; "": nothing */
     bool is_of_file;  /* they lie in it */
     bool retired;     /* the checkpoint went while it was read: nothing is corrupt */

@@ -3,7 +3,9 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "cli/corruption.h"
+#include "cli/family.h"
 #include "cli/source.h"
 #include "signature.h"
 #include <string.h>
@@ -35,6 +37,16 @@ static int sign(void *self, const struct dcp_source *target, struct dcp_error *e
     return rc;
 }
 
+/* What nobody asked to leave out: no failure, as the weights may be all that there are,
+ * but never silent. */
+static void warn_lacks(struct dcp_main *m, const struct dcp_catalog *source)
+{
+    char weight[64];
+
+    if (dcp_family_lacks_weight(source, weight, sizeof weight))
+        dcp_log_write(&m->log, DCP_LOG_WARN, DCP_FAMILY_LACKS, DCP_SHOWN(weight));
+}
+
 static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
                         struct dcp_error *err)
 {
@@ -47,6 +59,7 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
         rc = find_config(job, &config, err);
     if (rc)
         return rc;
+    warn_lacks(m, job->source);
     double begin = dcp_clock_s();
     job->options.source = job->source;
     job->options.target.config_json = config;

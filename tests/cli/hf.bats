@@ -52,3 +52,33 @@ setup() {
         dcp-inspect verify "$name"
     done
 }
+
+@test "a weight that the configuration promises is missed by every verb" {
+    rm -r model
+    mkdir model
+    echo '{"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 4, "n_positions": 4,
+           "vocab_size": 4}' >model/config.json
+    local names=(wte.weight=16 wpe.weight=16 ln_f.weight=4 ln_f.bias=4)
+    for part in ln_1 attn.c_attn attn.c_proj ln_2 mlp.c_fc mlp.c_proj; do
+        names+=(h.0.$part.weight=4 h.0.$part.bias=4)
+    done
+    make_safetensors model/model.safetensors "${names[@]}"
+    run -0 dcp-inspect verify model
+    [[ $output != *"note"* ]]
+    run -0 --separate-stderr dcp-reshard model all
+    [ -z "$stderr" ]
+    make_safetensors model/model.safetensors $(printf "%s\n" "${names[@]}" | grep -v c_fc.bias)
+    local said="the model has more weights than this holds ('h.0.mlp.c_fc.bias')"
+    run -0 dcp-inspect verify model
+    [ "${lines[2]}" = "note      $said" ]
+    run -0 dcp-inspect verify model --json
+    json 'd["lacks"] == "h.0.mlp.c_fc.bias" and d["whole"] is True'
+    run -0 dcp-inspect model
+    [[ $output == *"resume       no: $said"* ]]
+    for to in native torch; do
+        run -0 --separate-stderr dcp-reshard model out.$to --to $to
+        [[ $stderr == *"$said"* ]]
+    done
+    run -0 --separate-stderr dcp-reshard all less --select '*.weight' # as it was asked for
+    [ -z "$stderr" ]
+}

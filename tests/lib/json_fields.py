@@ -37,6 +37,7 @@ n_blocks                 integer   that were read
 n_unproved               integer   tensors without any digest
 untold                   string?   what the files do not say, so that no digest can tell
 hole_bytes               integer   of files without digests: never written, or zeros
+lacks                    string?   the first weight that the model has and this not
 read_bytes               integer   in all
 seconds                  number    that it took
 -damages[].code          string    as in a failure

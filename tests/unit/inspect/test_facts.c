@@ -129,8 +129,8 @@ static void layers_are_guessed_from_names(void **state)
     for (size_t i = 0; i < 4; i++)
         add(catalog, names[i], DCP_ROLE_MODEL, 1, 1);
     struct inspect_facts facts = gather(catalog);
-    assert_int_equal(facts.n_layers, 12);
-    assert_string_equal(facts.family, "");
+    assert_int_equal(facts.family.n_layers, 12);
+    assert_string_equal(facts.family.name, "");
     inspect_facts_fini(&facts);
     dcp_catalog_free(catalog);
 }
@@ -159,9 +159,9 @@ static void config_is_read_and_odd_config_ignored(void **state)
                                      .size_bytes = strlen(cases[i].json) };
         assert_int_equal(dcp_catalog_add_object(catalog, &object, NULL), 0);
         struct inspect_facts facts = gather(catalog);
-        assert_string_equal(facts.family, cases[i].family);
-        assert_int_equal(facts.n_layers, cases[i].n_layers);
-        assert_int_equal(facts.n_vocab, cases[i].n_vocab);
+        assert_string_equal(facts.family.name, cases[i].family);
+        assert_int_equal(facts.family.n_layers, cases[i].n_layers);
+        assert_int_equal(facts.family.n_vocab, cases[i].n_vocab);
         inspect_facts_fini(&facts);
         dcp_catalog_free(catalog);
     }
