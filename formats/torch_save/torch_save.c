@@ -29,8 +29,9 @@ static const char *const form_names[] = {
     [DCP_TORCH_TAR] = "tar",
 };
 
-int dcp_torch_index_file(const struct dcp_source *source, const char *name,
-                         struct dcp_catalog *catalog, struct dcp_error *err)
+/* `whole`: the file is all that there is, none beside what other files hold. */
+static int index_file(const struct dcp_source *source, const char *name, bool whole,
+                      struct dcp_catalog *catalog, struct dcp_error *err)
 {
     DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
     int index;
@@ -39,6 +40,8 @@ int dcp_torch_index_file(const struct dcp_source *source, const char *name,
     file.takes_streams = true;
     if (!rc)
         rc = dcp_torch_read_tree(&file, err);
+    if (!rc && whole)
+        rc = dcp_torch_refuse_megatron(&file, err);
     if (rc)
         return rc;
     catalog->version = form_names[file.form];
@@ -47,11 +50,17 @@ int dcp_torch_index_file(const struct dcp_source *source, const char *name,
     return rc ? rc : dcp_torch_tree_index(&file, catalog, index, err);
 }
 
+int dcp_torch_index_file(const struct dcp_source *source, const char *name,
+                         struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    return index_file(source, name, false, catalog, err);
+}
+
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
     catalog->format = dcp_format_torch.name;
-    DCP_TRY(dcp_torch_index_file(source, NULL, catalog, err));
+    DCP_TRY(index_file(source, NULL, true, catalog, err));
     return dcp_roles_find_plain(catalog, err);
 }
 

@@ -13,6 +13,9 @@ int dcp_torch_index_file(const struct dcp_source *source, const char *name,
 
 /* -- reading, for the files of this folder ------------------------------------------- */
 
+/* A file of one rank of several of Megatron-LM, which is no model. Errors: UNSUPPORTED.
+ */
+int dcp_torch_refuse_megatron(const struct dcp_torch_file *file, struct dcp_error *err);
 /* Adds the file's tensors and objects to the catalog, as pieces of file `file_index`. */
 int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
                          int file_index, struct dcp_error *err);

@@ -1,7 +1,9 @@
 # labels: interop
 """Other tensors with the names of weights: averages, references, lists of tensors. What is
-trained goes on as the model, and a choice that nothing supports is not made."""
+trained goes on as the model, and a choice that nothing supports is not made. Nor is a part
+of a model taken for one."""
 
+import argparse
 import os
 import subprocess
 import tempfile
@@ -87,6 +89,30 @@ class WhichModel(unittest.TestCase):
                                "deepspeed"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 5, done.stderr)
         self.assertFalse(os.path.exists("zero"))
+
+    def test_parts(self):
+        """A file of Megatron-LM is a model where one rank has it whole; where several do,
+        the file of one is told to be a part."""
+        state = {"checkpoint_version": 3.0, "iteration": 1, "model": {
+            "language_model": self.model.state_dict()}}
+        for ranks in ((1, 1), (2, 1), (1, 4)):
+            args = argparse.Namespace(hidden_size=4, tensor_model_parallel_size=ranks[0],
+                                      pipeline_model_parallel_size=ranks[1])
+            for more in ({"args": args}, {"args": args, "model0": state["model"]}):
+                saved = {**state, **more}
+                if "model0" in more:
+                    del saved["model"]
+                torch.save(saved, "model_optim_rng.pt")
+                done = subprocess.run(
+                    [f"{BIN}/dcp-reshard", "model_optim_rng.pt", "step", "-f"],
+                    capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0 if ranks == (1, 1) else 8, done.stderr)
+                if done.returncode:
+                    self.assertIn("cut it for {} tensor-parallel and {} pipe".format(*ranks),
+                                  done.stderr)
+        del state["checkpoint_version"]  # a training script's own
+        torch.save({**state, "args": args}, "other.pt")
+        reshard("other.pt", "step", "native", "-f")
 
 
 if __name__ == "__main__":
