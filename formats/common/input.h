@@ -42,8 +42,8 @@ const char *dcp_input_base(const struct dcp_input *in, const struct dcp_source *
 /* The name in the store of `name` in the source's folder; caller frees, NULL: out of
  * memory. */
 char *dcp_source_path(const struct dcp_source *source, const char *name);
-/* What a source's folder is called, without its path; caller frees, "" when nothing tells,
- * NULL: out of memory. */
+/* What a source's folder is called, without its path; "" when nothing tells. Caller
+ * frees, NULL: out of memory. */
 char *dcp_source_folder(const struct dcp_source *source);
 /* Whether that is a file. */
 bool dcp_source_has(const struct dcp_source *source, const char *name);

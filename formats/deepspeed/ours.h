@@ -1,7 +1,7 @@
 /* ours: what this library says in every file that it writes, so that a file under another
  * file's name is found. DeepSpeed's own keys do not tell the rank, but by its slices
- * (slices.h), nor, in a file of the optimizer, the step of the training. DeepSpeed ignores
- * it. A dict, "libdcp", beside the others' keys:
+ * (slices.h), nor, in a file of the optimizer, the step of the training. DeepSpeed
+ * ignores it. A dict, "libdcp", beside the others' keys:
  *
  *   mp_rank_…, zero_pp_rank_…, optimizer_state.pt
  *       {"version": 1, "step": as global_steps, "world": ranks, "rank": whose file}

@@ -25,6 +25,10 @@ int dcp_dir_fail(const struct dcp_dir *dir, int why, const char *act, const char
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "cannot %s '%s%s%s': it is a link, a socket or a device",
                              act, dir->root, slash, name);
+    if (why == ENOLINK)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "cannot %s '%s%s%s': it is a link that leads nowhere", act,
+                             dir->root, slash, name);
     return dcp_error_sys(err, why == EEXIST ? DCP_E_EXISTS : DCP_E_IO, why,
                          "cannot %s '%s%s%s'", act, dir->root, slash, name);
 }
@@ -88,13 +92,14 @@ void dcp_dir_entry_fini(struct dcp_dir_entry *entry)
 }
 
 /* What a name in an open folder is; with `follow` a link to a regular file is that file,
- * any other link stays one. */
-static int look(int fd, const char *name, bool follow, struct stat *out)
+ * any other link stays one, *out_leads: to something. */
+static int look(int fd, const char *name, bool follow, struct stat *out, bool *out_leads)
 {
     struct stat behind;
     int rc = fstatat(fd, name, out, AT_SYMLINK_NOFOLLOW);
-    if (!rc && follow && S_ISLNK(out->st_mode) && fstatat(fd, name, &behind, 0) == 0 &&
-        S_ISREG(behind.st_mode))
+    bool is_link = !rc && follow && S_ISLNK(out->st_mode);
+    *out_leads = !is_link || fstatat(fd, name, &behind, 0) == 0;
+    if (is_link && *out_leads && S_ISREG(behind.st_mode))
         *out = behind;
     return rc;
 }
@@ -112,7 +117,8 @@ static int add_entry(int fd, const char *name, bool follow,
                      struct dcp_store_entry **entries, size_t *n, size_t *cap)
 {
     struct stat st;
-    if (look(fd, name, follow, &st) != 0)
+    bool leads;
+    if (look(fd, name, follow, &st, &leads) != 0)
         return errno == ENOENT ? 0 : -1;
     struct dcp_store_entry *grown = dcp_mem_grow(*entries, cap, *n + 1, sizeof **entries);
     if (!grown)
@@ -178,6 +184,7 @@ static int dir_stat(void *self, const char *name, bool *out_is_dir,
 {
     const struct dcp_dir *dir = self;
     struct stat st;
+    bool leads = true;
     int rc = 0;
     if (!*name) {
         rc = fstat(dir->fd, &st);
@@ -185,10 +192,10 @@ static int dir_stat(void *self, const char *name, bool *out_is_dir,
         DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
         rc = dcp_dir_entry_init(dir, name, &entry);
         if (!rc)
-            rc = look(entry.dir_fd, entry.last, dir->follow, &st);
+            rc = look(entry.dir_fd, entry.last, dir->follow, &st, &leads);
     }
     if (!rc && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
-        errno = ELOOP;
+        errno = leads ? ELOOP : ENOLINK;
         rc = -1;
     }
     if (rc)

@@ -191,6 +191,9 @@ static void links_are_followed_when_told(void **state)
 {
     (void)state;
     struct dcp_store_file *file;
+    struct dcp_error err = { 0 };
+    uint64_t size;
+    bool is_dir;
     struct dcp_store_entry *entries;
     size_t n;
     assert_int_equal(mkdir("blobs", 0700), 0);
@@ -209,6 +212,13 @@ static void links_are_followed_when_told(void **state)
     assert_int_equal(stat_code("dir"), DCP_E_UNSUPPORTED);
     assert_int_equal(stat_code("dir/b"), DCP_E_UNSUPPORTED);
     assert_int_equal(stat_code("pipe"), DCP_E_UNSUPPORTED);
+    assert_int_equal(store.ops->stat(store.self, "pipe", &is_dir, &size, &err),
+                     DCP_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "a link, a socket or a device"));
+    err = (struct dcp_error){ 0 };
+    assert_int_equal(store.ops->stat(store.self, "dangling", &is_dir, &size, &err),
+                     DCP_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "it is a link that leads nowhere"));
     assert_int_equal(store.ops->open(store.self, "pipe", &file, NULL), DCP_E_UNSUPPORTED);
     assert_int_equal(store.ops->open(store.self, "dangling", &file, NULL),
                      DCP_E_NOT_FOUND);
