@@ -99,7 +99,8 @@ int dcp_ds_note_unnamed(struct dcp_ds_reader *reader, const struct dcp_ds_file *
         take_unnamed(reader);
     if (!noted || reader->catalog->untold || !dcp_ds_slices_repeat(reader, rank))
         return DCP_OK;
-    snprintf(text, sizeof text, "nothing tells the files of ranks %d and %d apart", rank,
+    snprintf(text, sizeof text,
+             "nothing tells the files of some ranks apart, as of %d and %d", rank,
              rank + 1);
     reader->catalog->untold = dcp_catalog_text(reader->catalog, text);
     return reader->catalog->untold ? DCP_OK : dcp_error_memory(err, "a catalog");

@@ -2,6 +2,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "core/catalog/order.h"
+#include "core/catalog/packed.h"
 #include "core/integrity/proof.h"
 #include "core/parity/parity.h"
 #include "core/plan/choose.h"
@@ -92,6 +93,22 @@ static void count_masters(struct dcp_reshard *reshard)
         facts->n_masters_left += src->tensors[t].role == DCP_ROLE_MASTER;
 }
 
+/* Formats may have a dtype of their own besides: that is no scale that was kept. */
+static int count_kept(struct dcp_reshard *reshard, struct dcp_error *err)
+{
+    const struct dcp_catalog *src = reshard->src, *target = reshard->target;
+    struct dcp_packed packed = { 0 };
+    int rc = reshard->options.dtype < 0 ? DCP_OK : dcp_packed_find(src, &packed, err);
+
+    for (size_t t = 0; t < target->n_tensors && packed.modules.n && !rc; t++)
+        reshard->facts.n_kept +=
+            !target->tensors[t].tied_to && dcp_dtype_is_float(target->tensors[t].dtype) &&
+            (int)target->tensors[t].dtype != reshard->options.dtype &&
+            dcp_packed_needs(&packed, &src->tensors[reshard->src_tensor[t]]);
+    dcp_packed_fini(&packed);
+    return rc;
+}
+
 /* Of a folder that may have to be made. */
 static uint64_t free_bytes_at(const char *dir)
 {
@@ -112,9 +129,6 @@ int dcp_reshard_count(struct dcp_reshard *reshard, struct dcp_error *err)
             continue;
         facts->n_cast +=
             target->tensors[t].dtype != src->tensors[reshard->src_tensor[t]].dtype;
-        facts->n_kept += reshard->options.dtype >= 0 &&
-                         dcp_dtype_is_float(target->tensors[t].dtype) &&
-                         (int)target->tensors[t].dtype != reshard->options.dtype;
         facts->source_bytes += dcp_tensor_bytes(&src->tensors[reshard->src_tensor[t]]);
         facts->target_bytes += dcp_tensor_bytes(&target->tensors[t]);
     }
@@ -127,6 +141,7 @@ int dcp_reshard_count(struct dcp_reshard *reshard, struct dcp_error *err)
     }
     free(used);
     count_masters(reshard);
+    DCP_TRY(count_kept(reshard, err));
     DCP_TRY(count_left(reshard, err));
     DCP_TRY(dcp_contents_left(src, reshard->format, reshard->target, &facts->objects_left,
                               err));

@@ -11,6 +11,7 @@ import unittest
 
 import safetensors.torch
 import torch
+import transformers
 
 from programs import program
 
@@ -89,6 +90,15 @@ class Quantized(unittest.TestCase):
             dtype = torch.bfloat16 if tensor.is_floating_point() else tensor.dtype
             self.assertEqual(found[name].dtype, dtype, name)
         self.assertEqual(said["n_kept"], 0)
+
+    def test_own_dtype(self):
+        """GGUF has norms and biases in 32 bits, whatever was asked for: none was kept."""
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            n_layer=1, n_head=2, n_embd=32, n_positions=8, vocab_size=16))
+        model.save_pretrained(os.path.join(self.work, "hf"))
+        said = program("dcp-reshard", "export", os.path.join(self.work, "hf"),
+                       os.path.join(self.work, "m.gguf"), "--dtype", "fp16", "--json")
+        self.assertEqual(json.loads(said)["n_kept"], 0)
 
 
 if __name__ == "__main__":
