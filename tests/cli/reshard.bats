@@ -136,7 +136,8 @@ left() {
     run -0 dcp-reshard export run x.safetensors
     [[ $output == *"left out what the format safetensors cannot hold: $all" ]]
     run -0 dcp-reshard export run hf/ --to hf --json
-    json 'd["objects_left_out"] == "scheduler, rng, data, trainer"'
+    json 'd["objects_left_out"] == "scheduler, rng, data, trainer"
+          and d["n_objects_left_out"] == 4 and d["n_unsafe_left_out"] == 0'
     run -0 dcp-reshard run weights --only model --json
     json 'd["objects_left_out"] is None'
     run -0 dcp-reshard weights weights.bin --to torch --json
