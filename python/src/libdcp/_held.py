@@ -5,20 +5,19 @@ where it alone knows, by PyTorch's functions.
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedError, UsageError
 from ._kinds import is_tensor
-from ._model import plain_name, prefix_of
+from ._model import prefix_of
 from ._tensor import torch_dtype
+from ._unchanged import apart, unchanged, with_inner
 from ._values import SETTINGS
 
 if TYPE_CHECKING:
     from ._loaded import Loaded
-
-_HOOKS_OF_STEPS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    from ._names import Names
 
 
 class Plain:
@@ -28,25 +27,27 @@ class Plain:
     dtype of weights in a load, and leave out what they do not expect.
     """
 
-    def __init__(
-        self, key: str, optimizer: Any, models: Mapping[str, Any], is_save: bool
-    ) -> None:
+    def __init__(self, key: str, optimizer: Any, names: Names, is_save: bool) -> None:
         self._optimizer = optimizer
         self._names: dict[Any, str] = {}
-        self.by_short_name: dict[str, str] = {}
-        names = _names_of(models)
+        self.aliases: dict[str, str] = {}  # other names that steps have of these weights
+        self._told_as: dict[str, str] = {}  # of which the one at hand has this one
         for group in optimizer.param_groups:
             for param in group["params"]:
-                if id(param) not in names:
-                    _refuse(key, optimizer, names)
-                self._names[param], short = names[id(param)]
-                self.by_short_name[short] = self._names[param]
+                if id(param) not in names.of_params:
+                    _refuse(key, optimizer, names.of_params)
+                full, short = names.of_params[id(param)]
+                self._names[param] = full
+                if short not in names.all:
+                    self.aliases[short] = full
         strange = [k for k in optimizer.state if k not in self._names]
         if strange:
             raise UnsupportedError(
                 f"'{key}' keeps something for no weight: {strange[0]!r}"
             )
         self._params = {name: param for param, name in self._names.items()}
+        tied = names.tied.items()
+        self.aliases.update((n, first) for n, first in tied if first in self._params)
         state = dict(optimizer.state)
         if not is_save and any(param not in state for param in self._names):
             state.update(_made_state(optimizer))
@@ -67,20 +68,26 @@ class Plain:
             return value
         return cut_as(param, value)
 
-    def _kind_of(self, name: str) -> tuple[str, str]:
-        """A kind may have dots in it, as weights have."""
-        kind, weight = kind_of(name)
-        while weight and weight not in self._params:
-            more, _, weight = weight.partition(".")
-            kind = f"{kind}.{more}"
-        return kind, weight
+    def is_told_of(self, trained: Collection[str]) -> None:
+        """Take the names that a step has, which has state of the weights `trained`: tied
+        weights may have any of theirs.
+        """
+        for other, weight in self.aliases.items():
+            if weight not in trained and other in trained:
+                self._told_as.setdefault(weight, other)
 
-    def place_of(self, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
+    def told_as(self, weight: str) -> str:
+        """What the step calls a weight."""
+        return self._told_as.get(weight, weight)
+
+    @property
+    def told_names(self) -> dict[str, str]:
+        """All weights by what the step calls them."""
+        return {self.told_as(weight): weight for weight in self._params}
+
+    def place_of(self, weight: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Any:
         """Where it is like the weight, it lies on the ranks as that does."""
-        kind, weight = self._kind_of(name)
-        param = self._params.get(weight)
-        if param is None:
-            return None
+        param = self._params[weight]
         import torch
 
         mine = getattr(param, "_local_tensor", None)
@@ -99,14 +106,13 @@ class Plain:
 
     def take_values(self, loaded: Loaded) -> None:
         """Take what else the step has of these weights, and no tensors."""
-        for name in loaded.names:
-            kind, weight = self._kind_of(name)
-            known = self.state.get(weight, {})
-            if weight not in self._params or kind in known:
-                continue
-            value = loaded.value_of(name)
-            if not (isinstance(value, dict) and "param_groups" in value):  # settings
-                self.state.setdefault(weight, {})[kind] = value
+        for told, weight in self.told_names.items():
+            for kind, name in loaded.of_weights.get(told, ()):
+                if kind in self.state.get(weight, {}):
+                    continue
+                value = loaded.value_of(name)
+                if not (isinstance(value, dict) and "param_groups" in value):  # settings
+                    self.state.setdefault(weight, {})[kind] = value
 
     def set(self, group: dict[str, Any], name: str, value: Any) -> None:
         group[name] = value
@@ -132,11 +138,10 @@ class Plain:
 class ByPyTorch:
     """One that says itself what its state is, or whose weights FSDP1 keeps as one."""
 
-    def __init__(
-        self, key: str, optimizer: Any, models: Mapping[str, Any], is_save: bool
-    ) -> None:
+    def __init__(self, key: str, optimizer: Any, names: Names, is_save: bool) -> None:
         from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
+        models = names.models
         owners = [(k, m) for k, m in models.items() if _trains(optimizer, m)]
         if len(owners) > 1:
             raise UnsupportedError(
@@ -147,37 +152,49 @@ class ByPyTorch:
         model, self._model = owners[0]
         prefix = prefix_of(model, models)
         self._prefix, self._optimizer = prefix, optimizer
-        is_new = not optimizer.state
-        # PyTorch makes an update of one that has no state: none in a save.
-        still = (
-            _without_steps(optimizer) if is_new and is_save else contextlib.nullcontext()
-        )
-        with _apart(optimizer), still:
+        with contextlib.ExitStack() as after:
+            # PyTorch makes an update of one that has no state: none in a save.
+            if not optimizer.state and is_save:
+                after.callback(optimizer.state.clear)
+                after.enter_context(apart(optimizer))
+                after.enter_context(_with(optimizer, step=lambda *_args, **_how: None))
+            elif not optimizer.state:
+                after.enter_context(unchanged(optimizer))
             self._dict = get_optimizer_state_dict(self._model, optimizer)
-        if is_new:  # it stays so, until there is something to load
-            optimizer.state.clear()
         self.state = {prefix + name: v for name, v in self._dict["state"].items()}
         self.extra = {
             name: value
             for name, value in optimizer.state_dict().items()
             if name not in ("state", "param_groups")
         }
-        self._params = {full: p for p, (full, _) in _named(models).items()}
+        params = (p for model in models.values() for p in model.parameters())
+        self._params = {
+            names.of_params[id(p)][0]: p for p in params if id(p) in names.of_params
+        }
         self._dropped: list[str] = []
         self.groups = [
             {**group, "params": [prefix + name for name in group["params"]]}
             for group in self._dict["param_groups"]
         ]
-        self.by_short_name = {
-            name[len(prefix) :]: name for group in self.groups for name in group["params"]
+        self.told_names: dict[str, str] = {}  # what is not here has no place
+        self.aliases = {
+            name[len(prefix) :]: name
+            for group in self.groups
+            for name in group["params"]
+            if name[len(prefix) :] not in names.all
         }
 
     def placed(self, _weight: str, value: Any) -> Any:
         return value
 
     def set(self, group: dict[str, Any], name: str, value: Any) -> None:
-        if name in group:  # it would be refused
-            group[name] = value
+        group[name] = value
+
+    def is_told_of(self, trained: Collection[str]) -> None:
+        """PyTorch has one name for each."""
+
+    def told_as(self, weight: str) -> str:
+        return weight
 
     def place_of(self, *_what: Any) -> Any:
         return None
@@ -207,12 +224,32 @@ class ByPyTorch:
             )
         for group, ours in zip(self._dict["param_groups"], self.groups):
             group.update((k, v) for k, v in ours.items() if k != "params")
-        with _apart(optimizer), _with_extra(optimizer, self.extra):
+        with self._update_undone() as load, _with(optimizer, load_state_dict=load):
             set_optimizer_state_dict(self._model, optimizer, self._dict)
         if is_all:
-            optimizer.state.clear()
+            for one in with_inner(optimizer):
+                one.state.clear()
         else:
             self._put_dtypes(loaded)
+
+    @contextlib.contextmanager
+    def _update_undone(self) -> Iterator[Any]:
+        """PyTorch makes an update of one that has no state, before it loads: its
+        load_state_dict, which finds nothing of that but the state, and has what PyTorch's
+        functions leave out.
+        """
+        optimizer, load = self._optimizer, self._optimizer.load_state_dict
+        with contextlib.ExitStack() as undo:
+            if not optimizer.state:
+                undo.enter_context(unchanged(optimizer))
+
+            def load_state_dict(state_dict: Any) -> None:
+                made = dict(optimizer.state)
+                undo.close()
+                optimizer.state.update(made)
+                load({**state_dict, **self.extra})
+
+            yield load_state_dict
 
     def _put_dtypes(self, loaded: Loaded) -> None:
         """PyTorch rounds what it loads to the dtype of the weight."""
@@ -231,7 +268,7 @@ class ByPyTorch:
             loaded.remarks.append(f"FSDP1 has rounded '{kind}' of its weights to {dtype}")
 
 
-def has_ways_of_its_own(optimizer: Any, models: Mapping[str, Any]) -> bool:
+def has_ways_of_its_own(optimizer: Any, names: Names) -> bool:
     import torch
 
     base, cls = torch.optim.Optimizer, type(optimizer)
@@ -244,20 +281,23 @@ def has_ways_of_its_own(optimizer: Any, models: Mapping[str, Any]) -> bool:
     )
     if any(getattr(optimizer, n, None) for n in (*hooks, *loads)):
         return True
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    return fsdp is not None and any(
-        isinstance(part, fsdp.FullyShardedDataParallel)
-        for model in models.values()
-        for part in model.modules()
-    )
+    return names.has_fsdp1
 
 
-def kind_of(name: str) -> tuple[str, str]:
-    """What a tensor or a value is of a weight, and of which; "": of no optimizer."""
+def kind_of(name: str, weights: Collection[str]) -> tuple[str, str]:
+    """What a tensor or a value is of a weight, and of which; "": of no optimizer.
+
+    A kind may have dots in it, as weights have, whose names may end as others do: the
+    longest one is meant.
+    """
     if not name.startswith(f"{SETTINGS}."):
         return "", ""
     kind, _, weight = name[len(SETTINGS) + 1 :].partition(".")
-    return kind, weight
+    first = kind, weight
+    while weight and weight not in weights:
+        more, _, weight = weight.partition(".")
+        kind = f"{kind}.{more}"
+    return (kind, weight) if weight else first
 
 
 def cut_as(param: Any, local: Any) -> Any:
@@ -289,49 +329,16 @@ def _zero(values: Iterable[Any], kept: set[int]) -> None:
 
 
 @contextlib.contextmanager
-def _without_steps(optimizer: Any) -> Iterator[None]:
-    mine = vars(optimizer).get("step")
-    optimizer.step = lambda *_args, **_how: None
+def _with(optimizer: Any, **methods: Any) -> Iterator[None]:
+    """Let it have these in place of its own."""
+    mine = {n: vars(optimizer)[n] for n in methods if n in vars(optimizer)}
+    vars(optimizer).update(methods)
     try:
         yield
     finally:
-        del optimizer.step
-        if mine is not None:
-            optimizer.step = mine
-
-
-@contextlib.contextmanager
-def _with_extra(optimizer: Any, extra: Mapping[str, Any]) -> Iterator[None]:
-    """Let its load_state_dict have what PyTorch's functions leave out."""
-    if not extra:
-        yield
-        return
-    mine, load = vars(optimizer).get("load_state_dict"), optimizer.load_state_dict
-    optimizer.load_state_dict = lambda state_dict: load({**state_dict, **extra})
-    try:
-        yield
-    finally:
-        del optimizer.load_state_dict
-        if mine is not None:
-            optimizer.load_state_dict = mine
-
-
-def _named(models: Mapping[str, Any]) -> dict[Any, tuple[str, str]]:
-    """By weight, the same as `_names_of`."""
-    names = _names_of(models)
-    params = (p for model in models.values() for p in model.parameters())
-    return {p: names[id(p)] for p in params if id(p) in names}
-
-
-def _names_of(models: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-    """The name of each weight, and the one that it has in its model."""
-    names: dict[int, tuple[str, str]] = {}
-    for key, model in models.items():
-        prefix = prefix_of(key, models)
-        for name, param in model.named_parameters():
-            short = plain_name(model, name)
-            names.setdefault(id(param), (prefix + short, short))
-    return names
+        for name in methods:
+            vars(optimizer).pop(name, None)
+        vars(optimizer).update(mine)
 
 
 def _trains(optimizer: Any, model: Any) -> bool:
@@ -353,57 +360,27 @@ def _refuse(key: str, optimizer: Any, names: Mapping[int, Any]) -> None:
     )
 
 
-@contextlib.contextmanager
-def _apart(optimizer: Any) -> Iterator[None]:
-    """Keep gradients and hooks from an update that only makes state."""
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    grads = [p.grad for p in params]
-    hooks = {name: dict(getattr(optimizer, name, {})) for name in _HOOKS_OF_STEPS}
-    try:
-        for name, held in hooks.items():
-            if held:
-                getattr(optimizer, name).clear()
-        for param in params:
-            param.grad = None
-        yield
-    finally:
-        for param, grad in zip(params, grads):
-            param.grad = grad
-        for name, held in hooks.items():
-            if held:
-                getattr(optimizer, name).update(held)
-
-
 def _made_state(optimizer: Any) -> dict[Any, Any]:
     """Places for a load, which it makes by an update of nothing: the state of those
     weights that have none. The optimizer itself is as before.
     """
     import torch
 
-    old, failed = set(optimizer.state), False
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    # Whatever it calls its rate, if that is not "lr": weights stay as they are.
-    has_rate = all("lr" in group for group in optimizer.param_groups)
-    weights = [] if has_rate else [p.detach().clone() for p in params]
-    rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
-    with _apart(optimizer):
+    old = set(optimizer.state)
+    kept = (*old, *optimizer.state.values())  # which the update does not see
+    made: dict[Any, Any] = {}
+    with unchanged(optimizer, kept):
+        for group in optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if p not in old]
+            if "lr" in group:
+                lr = group["lr"]
+                group["lr"] = torch.zeros_like(lr) if is_tensor(lr) else 0.0
+            for param in group["params"]:
+                param.grad = torch.zeros_like(param)
         try:
-            for group in optimizer.param_groups:
-                if "lr" in group:
-                    lr = group["lr"]
-                    group["lr"] = torch.zeros_like(lr) if is_tensor(lr) else 0.0
-                for param in group["params"]:
-                    param.grad = None if param in old else torch.zeros_like(param)
             # Of its class: wrappers, as those of schedulers, count calls.
             type(optimizer).step(optimizer)
         except Exception:  # sparse gradients, a closure: the step says what there was
-            failed = True
-        finally:
-            with_rate = [g for g in optimizer.param_groups if "lr" in g]
-            for group, lr in zip(with_rate, rates):
-                group["lr"] = lr
-            for param, weight in zip(params, weights):
-                param.detach().copy_(weight)
-            new = [p for p in optimizer.state if p not in old]
-            made = {p: optimizer.state.pop(p) for p in new}
-    return {} if failed else made
+            return {}
+        made.update((p, v) for p, v in optimizer.state.items() if p not in old)
+    return made

@@ -37,6 +37,8 @@ class Loaded:
         self._reopen = reopen
         self._rank, self._n_ranks = ranks.rank, ranks.world_size
         self.filled: set[str] = set()
+        #: Kind and name of what is told of weights, and is no tensor.
+        self.of_weights: dict[str, list[tuple[str, str]]] = {}
         self.others: set[str] = set()
         self.remarks: list[str] = []
         #: Tensors of objects that are not in place, since models have their memory.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import MismatchError, NotFoundError, UnsupportedError
@@ -13,6 +14,7 @@ from ._values import SETTINGS, is_json, lists
 
 if TYPE_CHECKING:
     from ._loaded import Loaded
+    from ._names import Names
     from ._state import State
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -26,14 +28,16 @@ class Optimizer:
         state: State,
         key: str,
         optimizer: Any,
-        models: Mapping[str, Any],
+        names: Names,
         label: str,
     ) -> None:
-        """label: of its settings, where there are others."""
+        """names: of all weights of the state; label: of its settings, where there are
+        others.
+        """
         self._name = f"{SETTINGS}.{label}" if label else SETTINGS
         self._type = type(optimizer).__name__
-        make = ByPyTorch if has_ways_of_its_own(optimizer, models) else Plain
-        self._held: Plain | ByPyTorch = make(key, optimizer, models, state.is_save)
+        make = ByPyTorch if has_ways_of_its_own(optimizer, names) else Plain
+        self._held: Plain | ByPyTorch = make(key, optimizer, names, state.is_save)
         for weight, values in self._held.state.items():
             for kind, value in values.items():
                 self._add(state, weight, kind, value)
@@ -61,13 +65,20 @@ class Optimizer:
 
     def lacked_by(self, trained: set[str]) -> set[str]:
         """Names of what a step has nothing of; it has some of the weights `trained`."""
+        self._held.is_told_of(trained)
         weights = self._held.state
         lacked = [w for w in weights if w not in trained]
         return {f"{SETTINGS}.{kind}.{w}" for w in lacked for kind in weights[w]}
 
-    def place_of(self, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
-        """Memory for a tensor that the step has of a weight; None: it is not of these."""
-        return self._held.place_of(name, dtype, shape)
+    @property
+    def places(self) -> dict[str, Callable[[str, str, tuple[int, ...]], Any]]:
+        """By weight, as the step calls it: what gives memory for a tensor of a kind, a
+        dtype and a shape that the step has of it, or None.
+        """
+        return {
+            told: functools.partial(self._held.place_of, weight)
+            for told, weight in self._held.told_names.items()
+        }
 
     def check(self, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Give the groups of settings, of which stages of a pipeline have their own;
@@ -100,26 +111,26 @@ class Optimizer:
         return self._name
 
     def _saved(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Its groups; weights of older steps lack the name of the model."""
+        """Its groups, with the names that weights have now."""
         groups: list[dict[str, Any]] = settings["param_groups"]
-        by_short = self._held.by_short_name
+        aliases = self._held.aliases
         for group in groups:
             if "params" in group:
-                group["params"] = [by_short.get(n, n) for n in group["params"]]
+                group["params"] = [aliases.get(n, n) for n in group["params"]]
         return groups
 
     def load(self, loaded: Loaded) -> None:
-        told = loaded.all_of(self._name)
-        if not told:
+        settings = loaded.all_of(self._name)
+        if not settings:
             raise NotFoundError(f"the step has no value '{self._name}'")
-        kind = told[0].get("type")
+        kind = settings[0].get("type")
         is_other = kind and kind.lower() != self._type.lower()
         if is_other:
             loaded.remarks.append(
                 f"the step was trained with {kind}, and goes on with {self._type}: what "
                 "only one of them has is not loaded"
             )
-        for group, saved in _paired(self._held.groups, self.check(told)):
+        for group, saved in _paired(self._held.groups, self.check(settings)):
             for name, value in saved.items():
                 if name not in ("params", "param_names"):
                     old = group.get(name)
@@ -127,7 +138,8 @@ class Optimizer:
         if not is_other:
             self._held.take_values(loaded)
         for weight, values in list(self._held.state.items()):
-            names = {kind: f"{SETTINGS}.{kind}.{weight}" for kind in values}
+            told = self._held.told_as(weight)
+            names = {kind: f"{SETTINGS}.{kind}.{told}" for kind in values}
             has = (n in loaded.filled or loaded.has_value(n) for n in names.values())
             if values and not any(has):
                 self._held.drop(weight)

@@ -19,6 +19,7 @@ from ._errors import MismatchError, UsageError
 from ._held import kind_of
 from ._kinds import classes, has_parts, has_tensors, is_stateful, parts_of
 from ._model import Model, dict_of, prefix_of
+from ._names import Names
 from ._optimizer import MOMENTS, Optimizer
 from ._shared import Shared
 from ._stateful import Places, Stateful
@@ -79,6 +80,7 @@ class State:
         self.models = {n: part for n, part in parts if isinstance(part, self._model)}
         # Before optimizers look at weights: a forward pass leaves those of FSDP2 whole.
         self._dicts = {n: dict_of(model) for n, model in self.models.items()}
+        self._weight_names = Names(self.models, self._dicts)
         optimizers = [n for n, part in parts if isinstance(part, self._optimizer)]
         self._is_one = len(self.models) == len(optimizers) == 1
         for key, value in state.items():
@@ -108,8 +110,8 @@ class State:
             prefix = prefix_of(name, self.models)
             self._parts.append(Model(self, prefix, value, self._dicts[name]))
         elif isinstance(value, self._optimizer):
-            label = "" if self._is_one else name
-            self._parts.append(Optimizer(self, name, value, self.models, label))
+            label, names = "" if self._is_one else name, self._weight_names
+            self._parts.append(Optimizer(self, name, value, names, label))
         elif is_stateful(value):
             self._parts.append(self.object_of(name, value))
         elif has_parts(value):
@@ -339,17 +341,20 @@ class State:
         yet.
         """
         places: dict[str, Any] = {}
-        alike = [o for o in self.optimizers if o.named_type in types]
+        alike = [o.places for o in self.optimizers if o.named_type in types]
+        makers = {weight: make for made in alike for weight, make in made.items()}
+        weights = self._weights
         for name, dtype, shape in told:
-            found = (o.place_of(name, dtype, shape) for o in alike)
-            place = next((p for p in found if p is not None), None)
+            kind, weight = kind_of(name, weights)
+            make = makers.get(weight)
+            place = None if make is None else make(kind, dtype, shape)
             if place is not None:
                 places[name] = place
         wanted = {name for theirs in ranks.gather(list(places)) for name in theirs}
         for name, dtype, shape in told:
             if name not in wanted:
                 continue
-            kind, weight = kind_of(name)
+            kind, weight = kind_of(name, weights)
             role = kind if kind in MOMENTS else "optim"
             if name in places:
                 self.add_tensor(name, places[name], role, weight)
@@ -358,6 +363,12 @@ class State:
             if self.entries.addresses[-1] == NOT_DENSE:
                 self._go_by_a_copy(len(self.entries) - 1)
         self._columns = None
+
+    @property
+    def _weights(self) -> set[str]:
+        """Names of all weights, those of other ranks' stages among them."""
+        held = self.entries
+        return {name for name, role in zip(held.names, held.roles) if role == "model"}
 
     def leave_out(self, names: set[str]) -> None:
         """Do not ask the step for these; `fill` finds what they are."""
@@ -439,6 +450,11 @@ class State:
     def fill(self, loaded: Loaded) -> None:
         """Put what was loaded where it belongs."""
         loaded.filled = set(self.entries.names)
+        weights = self._weights if self.optimizers else ()
+        for name in loaded.names if weights else ():
+            kind, weight = kind_of(name, weights)
+            if kind:
+                loaded.of_weights.setdefault(weight, []).append((kind, name))
         with no_grad():
             for i, copy in self._copies.items():
                 self.entries.locals[i].copy_(copy)
