@@ -15,8 +15,8 @@ SMALL_BYTES = 1 << 12
 class Replicas:
     """Of the tensors of one rank: digests by name.
 
-    `must` be alike, or the step would be a mixture; of those that `should`, rank 0's are
-    what is saved.
+    `must` be alike, or the step would be a mixture; of those that `should`, those of one
+    rank are what is saved.
     """
 
     def __init__(self) -> None:
@@ -24,9 +24,7 @@ class Replicas:
         self.must: dict[str, bytes] = {}
         self.should: dict[str, bytes] = {}
 
-    def mark(
-        self, held: Entries, is_first: bool, of_objects: set[str], buffers: set[str]
-    ) -> None:
+    def mark(self, held: Entries, is_first: bool, of_objects: set[str]) -> None:
         """Look at all of them the first time, since that reads them, and in each save at
         small ones of no model: counters are alike before the first step. Stages of a
         pipeline may use a name for different weights.
@@ -41,7 +39,7 @@ class Replicas:
             if not is_first and n_bytes > SMALL_BYTES:
                 continue
             marks = self.should if name in of_objects else self.must
-            if name in marks or (name in buffers and marks is self.must):
+            if name in marks or (name in held.own and marks is self.must):
                 continue
             copy = host_copy(held.locals[i]) if at == NOT_DENSE else None
             marks[name] = digest_at(copy.data_ptr() if copy is not None else at, n_bytes)

@@ -32,7 +32,7 @@ class Columns:
         # Copies: entries may be added.
         self._names, self._params = entries.names[:], entries.params[:]
         self._roles, self._boxes = entries.roles[:], entries.boxes[:]
-        self._instead = dict(entries.instead)
+        self._instead, self._own = dict(entries.instead), dict(entries.own)
         self.names = self.params = _texts(entries.names)
         if entries.params != entries.names:
             self.params = _texts(entries.params)
@@ -57,6 +57,7 @@ class Columns:
             and self._params == entries.params
             and self._roles == entries.roles
             and self._instead == entries.instead
+            and self._own == entries.own
         )
 
     @functools.cached_property
@@ -70,7 +71,7 @@ class Columns:
             kind_of = [kinds[whole] for whole in wholes]
             numbers = ints(ctypes.c_uint32, map(kind_of.__getitem__, numbers))
         # Equal values have equal bytes in version 0.
-        rest = marshal.dumps([list(kinds), list(self._instead.items())], 0)
+        rest = marshal.dumps([list(kinds), list(self._instead.items()), [*self._own]], 0)
         parts = self.names, self.params, self.roles, bytes(numbers), rest
         return b"".join(map(_digest, parts))
 

@@ -69,6 +69,8 @@ class Entries:
         #: What a step that lacks one may have instead: the weights that it is tied to, or
         #: the settings that count the updates.
         self.instead: dict[str, tuple[str, ...]] = {}
+        #: Each rank has its own of these, of which one is saved; this one has all of it.
+        self.own: dict[str, None] = {}
 
     def __len__(self) -> int:
         """Count them."""
@@ -106,6 +108,7 @@ class Entries:
         self.locals += others.locals
         self.addresses += others.addresses
         self.instead.update(others.instead)
+        self.own.update(others.own)
 
     def only(self, chosen: Sequence[int]) -> Entries:
         """Those at some places, in that order."""
@@ -117,6 +120,7 @@ class Entries:
         made.locals = [self.locals[i] for i in chosen]
         made.addresses = [self.addresses[i] for i in chosen]
         made.instead = {n: self.instead[n] for n in made.names if n in self.instead}
+        made.own = {n: None for n in made.names if n in self.own}
         return made
 
 

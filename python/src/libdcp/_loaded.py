@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import NotFoundError
-from ._values import unpickled
+from ._values import first_name, unpickled
 
 if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
@@ -60,7 +60,7 @@ class Loaded:
     @property
     def names(self) -> set[str]:
         """Of all values, whichever rank's."""
-        return {name.rpartition("@")[0] or name for name in self._objects}
+        return {first_name(name) for name in self._objects}
 
     def all_of(self, name: str) -> list[Any]:
         """A value of each rank that has it: this rank's own first."""

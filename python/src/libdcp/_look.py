@@ -10,7 +10,7 @@ from ._entries import Box
 from ._errors import NotFoundError
 from ._ranks import Ranks, on_all, on_first
 from ._stateful import TREE
-from ._values import SETTINGS, unpickled
+from ._values import SETTINGS, first_name, unpickled
 
 if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
@@ -72,7 +72,7 @@ def _of_optimizers(made: State, step: Checkpoint) -> dict[str, Any]:
     settings: dict[str, list[Any]] = {}
     for name, value in step.objects.items():
         if isinstance(value, dict) and "param_groups" in value:
-            settings.setdefault(name.rpartition("@")[0] or name, []).append(value)
+            settings.setdefault(first_name(name), []).append(value)
     return {
         "more": _more_in(made, step),
         "types": {
@@ -97,7 +97,7 @@ def _lacked_here(made: State, found: _Found) -> set[str]:
 
 def _check(made: State, step: Checkpoint, names: set[str], trust: bool) -> None:
     """Refuse a step that has not what all ranks ask for, or not so."""
-    saved = {n: n.rpartition("@")[0] or n for n in step.objects}
+    saved = {n: first_name(n) for n in step.objects}
     missing = names.difference(saved, saved.values())
     if missing:
         name = min(missing)
@@ -108,7 +108,8 @@ def _check(made: State, step: Checkpoint, names: set[str], trust: bool) -> None:
     begins = tuple(f"{key}." for key in made.stateful)
     asked = names.union(made.asked, made.stateful)
     for name, first in saved.items():
-        if trust or (first not in asked and not name.startswith(begins)):
+        is_asked = name in asked or first in asked or name.startswith(begins)
+        if trust or not is_asked:
             continue
         value = step.objects[name]
         if isinstance(value, bytes):
@@ -134,7 +135,7 @@ def _lacked_by(made: State, step: Checkpoint) -> set[str]:
         if name not in known and not known.isdisjoint(instead)
     }
     lacked |= _tied_again(made, step)
-    told = [key for key in made.stateful if _is_told(key, step)]
+    told = _told_in(made, step)
     begins = tuple(f"{key}." for key in told)
     for name, box in zip(made.entries.names, made.entries.boxes) if told else ():
         theirs = name.startswith(begins) or name in told
@@ -172,8 +173,8 @@ def _tied_again(made: State, step: Checkpoint) -> set[str]:
 
 
 def _remark_on(made: State, step: Checkpoint) -> None:
-    """Warn of what a step has in given lists and dicts, and they have not, and of buffers
-    that models have not.
+    """Warn of what a step has in given lists and dicts, and in objects that it does not
+    say all of, and these have not, and of buffers that models have not.
     """
     known = set(made.entries.names)
     left = [name for name in step._buffers() if name not in known] if made.models else []
@@ -181,12 +182,14 @@ def _remark_on(made: State, step: Checkpoint) -> None:
         made.remarks.append(
             f"the step has {len(left)} buffers that no model has, '{left[0]}' the first"
         )
-    if not made.containers:
+    told = set(_told_in(made, step))
+    keys = [*made.containers, *(key for key in made.stateful if key not in told)]
+    if not keys:
         return
-    known.update(made.value_names)
-    for key in made.containers:
+    known.update(made.value_names, made.names_in_objects)
+    for key in keys:
         has = [n for n in (*step, *step.objects) if n.startswith(f"{key}.")]
-        left = [n for n in has if known.isdisjoint((n, n.rpartition("@")[0]))]
+        left = [n for n in has if known.isdisjoint((n, first_name(n)))]
         if left:
             first = f"'{left[0]}'" + (" the first of them" if len(left) > 1 else "")
             made.remarks.append(
@@ -196,19 +199,19 @@ def _remark_on(made: State, step: Checkpoint) -> None:
 
 def _has_state_of(key: str, step: Checkpoint, saved: Mapping[str, str]) -> bool:
     begin = f"{key}."
-    firsts = saved.values()
+    names = {*saved, *saved.values()}
     return (
-        key in firsts
-        or f"{TREE}.{key}" in firsts
+        key in names
+        or f"{TREE}.{key}" in names
         or key in step
-        or any(name.startswith(begin) for name in (*firsts, *step))
+        or any(name.startswith(begin) for name in (*names, *step))
     )
 
 
-def _is_told(key: str, step: Checkpoint) -> bool:
-    """Whether the step says all that an object has."""
-    names = {name.split("@")[0] for name in step.objects}
-    return key in names or f"{TREE}.{key}" in names
+def _told_in(made: State, step: Checkpoint) -> list[str]:
+    """Objects of which the step says all that they have."""
+    names = {*step.objects, *map(first_name, step.objects)} if made.stateful else ()
+    return [k for k in made.stateful if k in names or f"{TREE}.{k}" in names]
 
 
 def _is_other(name: str, box: Box, step: Checkpoint) -> bool:

@@ -45,7 +45,7 @@ class Model:
                 others = tuple(prefix + n for n in tied)
                 state.add_tensor(full, value, role, instead=others)
                 if role == "buffer" and not hasattr(value, "_local_tensor"):
-                    state.buffers.add(full)
+                    state.entries.own[full] = None
             else:
                 state.add(full, value, self._dict, name)
 

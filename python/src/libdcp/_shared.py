@@ -30,7 +30,7 @@ class Shared:
         copies: of entries that are read into such already; those found here are taken
         from it.
         """
-        self._entries = entries
+        self._entries, self._of_objects = entries, of_objects
         self._together: list[list[int]] = []
         self._copies: dict[int, Any] = {}
         spans = _spans_of(entries, copies) if copies else _dense_spans(entries)
@@ -59,21 +59,30 @@ class Shared:
             entries.addresses[i] = self._copies[i].data_ptr()
 
     def fill(self, loaded: Loaded) -> None:
-        """Give objects their own of what models have; of others the first one has it."""
+        """Give objects their own of what models have, and of what differs in the step; of
+        others the first one has it.
+        """
         held = self._entries
         for i in self._apart:
-            copy = self._copies[i]
-            loaded.apart[held.names[i]] = getattr(copy, "array", copy)
+            self._give(i, loaded)
         for together in self._together:
             rest = sorted(set(together) - self._apart)
             for i in reversed(rest):
                 held.locals[i].copy_(self._copies[i])
             for i in rest[1:]:
-                if not _same_bits(held.locals[i], self._copies[i]):
+                if _same_bits(held.locals[i], self._copies[i]):
+                    continue
+                if held.names[i] in self._of_objects:
+                    self._give(i, loaded)
+                else:
                     loaded.remarks.append(
                         f"'{held.names[i]}' shares memory with '{held.names[rest[0]]}', "
                         "and is something else in the step: it has not got that"
                     )
+
+    def _give(self, i: int, loaded: Loaded) -> None:
+        copy = self._copies[i]
+        loaded.apart[self._entries.names[i]] = getattr(copy, "array", copy)
 
 
 def _dense_spans(entries: Entries) -> Iterator[tuple[Any, int, int, int]]:

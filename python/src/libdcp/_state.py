@@ -6,7 +6,7 @@ import ctypes
 import json
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,6 @@ class State:
         self.stateful: list[str] = []
         self.optimizers: list[Optimizer] = []
         self.any_optimizers = False  # on any rank
-        self.buffers: set[str] = set()  # each rank has its own, as statistics of its data
         self._of_objects: set[str] = set()  # tensors that objects have
         self._shared: Shared | None = None
         self.remarks: list[str] = []  # what a load warns of, once for all ranks
@@ -93,7 +92,8 @@ class State:
             if has_tensors(value):
                 self.containers.append(key)
         if self.is_save:
-            self._coded.update((n, code_of(n, value)) for n, value in self._values)
+            for name, value in self._values:
+                self._code(name, value)
         del self._dicts
         #: Whether a load has to look at the step first.
         self.looks = bool(
@@ -159,7 +159,9 @@ class State:
             self._replicas.must[name] = digest(json.dumps(value.tolist()).encode())
 
     def object_of(self, name: str, value: Any) -> Stateful:
-        """Take an object; of tensors that differ in it, those of rank 0 are saved."""
+        """Take an object; of tensors that differ in it, those of the first rank that has
+        them are saved.
+        """
         first = len(self.entries)
         made = Stateful(self, name, value)
         self.stateful.append(name)
@@ -167,7 +169,7 @@ class State:
         names = held.names[first:]
         self._of_objects.update(names)
         whole = zip(names, held.boxes[first:])
-        self.buffers.update(n for n, box in whole if box.size == box.shape)
+        held.own.update((n, None) for n, box in whole if box.size == box.shape)
         return made
 
     def add_tensor(
@@ -202,7 +204,10 @@ class State:
         """Take a value that is asked for by `value_of`."""
         self.asked.append(name)
         if self.is_save:
-            self._coded[name] = code_of(name, value)
+            self._code(name, value)
+
+    def _code(self, name: str, value: Any) -> None:
+        self._coded[name] = code_of(name, value, warns=self._rank == 0)
 
     # -- for the library ---------------------------------------------------------------
 
@@ -261,9 +266,11 @@ class State:
 
         None: all tell the same, in the same order.
         """
-        if self.is_save and self._rank and self.buffers:
-            first = None if theirs is None else {name for name, *_ in theirs[0]}
-            self._leave_buffers(first)
+        if self.is_save and self._rank and self.entries.own:
+            before = theirs[: self._rank] if theirs is not None else ()
+            facts = chain.from_iterable(before)
+            first = {name for name, *_, is_own in facts if is_own}
+            self._leave_own(self.entries.own if theirs is None else first)
         if theirs is not None:
             self.entries = self._united(theirs)
             self._columns = None
@@ -281,13 +288,13 @@ class State:
         copy = self._copies[i] = self._dense(self.entries.locals[i])
         self.entries.addresses[i] = copy.data_ptr()
 
-    def _leave_buffers(self, first: set[str] | None) -> None:
-        """Let rank 0 save its own, if it has them: shared out among ranks, as other
-        replicas are, those of several would be mixed.
+    def _leave_own(self, first: Collection[str]) -> None:
+        """Let ranks before this one save theirs, if they have them: shared out among
+        ranks, as other replicas are, those of several would be mixed.
         """
         held = self.entries
         for i, name in enumerate(held.names):
-            if name in self.buffers and (first is None or name in first):
+            if name in first and name in held.own:
                 held.boxes[i] = Box.none(held.boxes[i].dtype, held.boxes[i].shape)
                 held.locals[i], held.addresses[i] = None, 0
         self._columns = None
@@ -296,7 +303,7 @@ class State:
         """Let ranks compare what several of them hold whole."""
         if self._n_ranks > 1:
             is_first = not self.columns.is_compared
-            self._replicas.mark(self.entries, is_first, self._of_objects, self.buffers)
+            self._replicas.mark(self.entries, is_first, self._of_objects)
 
     @property
     def values(self) -> tuple[dict[str, bytes], dict[str, bytes], dict[str, bytes]]:
@@ -316,8 +323,10 @@ class State:
                 hint='give each its own: {f"rng{rank}": ...}, {f"stage{rank}": ...}',
             )
         for name in differing(should) if self._rank == 0 else ():
+            first_rank = next(r for r, marks in enumerate(should) if name in marks)
             warnings.warn(
-                f"tensor '{name}' is not the same on all ranks: that of rank 0 is saved",
+                f"tensor '{name}' is not the same on all ranks: that of rank "
+                f"{first_rank} is saved",
                 RuntimeWarning,
                 stacklevel=6,
             )
@@ -335,6 +344,12 @@ class State:
         """Plain values that a load cannot do without."""
         settings = [o.settings_name for o in self.optimizers]
         return [*(name for name, _, _ in self._places.values), *settings]
+
+    @property
+    def names_in_objects(self) -> list[str]:
+        """Plain values that objects have now."""
+        objects = [part for part in self._parts if isinstance(part, Stateful)]
+        return [name for part in objects for name in part.names]
 
     def take_more(self, told: Sequence[More], types: set[str], ranks: Ranks) -> None:
         """Ask for what a step has of optimizers of these types that have not such state
@@ -399,7 +414,10 @@ class State:
         """What this rank tells of its tensors."""
         held = self.entries
         return [
-            (name, param, role, box.dtype, box.shape, held.instead.get(name, ()))
+            (
+                *(name, param, role, box.dtype, box.shape),
+                *(held.instead.get(name, ()), name in held.own),
+            )
             for name, param, role, box in zip(
                 held.names, held.params, held.roles, held.boxes
             )
@@ -430,7 +448,7 @@ class State:
         """Pipeline stages hold different tensors: what others have, this rank lacks."""
         mine = {name: i for i, name in enumerate(self.entries.names)}
         united, seen = Entries(), dict[str, Any]()
-        for name, param, role, dtype, shape, instead in chain.from_iterable(theirs):
+        for name, param, role, dtype, shape, instead, _ in chain.from_iterable(theirs):
             if seen.setdefault(name, (dtype, shape)) != (dtype, shape):
                 raise MismatchError(
                     f"ranks say different things of tensor '{name}'", tensor=name

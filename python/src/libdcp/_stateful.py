@@ -12,6 +12,7 @@ from collections.abc import (
     Mapping,
     MutableMapping,
     MutableSequence,
+    Sequence,
 )
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 TREE = "tree"  # the object "tree.KEY" says how the state of KEY is nested
 _DICTS = {"dict": dict, "ordered dict": OrderedDict}
 # Of a class that is said beside them: what they are otherwise.
-_OF_CLASS = {"dict of class": "dict", "tuple of class": "list"}
+_OF_CLASS = {
+    "dict of class": "dict",
+    "list of class": "list",
+    "tuple of class": "list",
+}
 _TENSORS = ("tensor", "dtensor", "array")
 _LISTS = {"list": list, "tuple": tuple}
 
@@ -73,6 +78,7 @@ class Stateful:
         self._places = Places()
         mine = self._dict[key]
         state.add(key, mine, self._dict, key, self._places)
+        self.names = [name for name, _, _ in self._places.values]  # of plain values
         # Where other ranks may have tensors in it, that this one has none is told, too.
         tree = _tree_of(key, mine) if has_tensors(mine) or not state.is_alone else None
         state.add_value(f"{TREE}.{key}", tree) if state.is_save and tree else None
@@ -115,7 +121,7 @@ def _tree_of(name: str, value: Any) -> Any:
         if type(value) is make:
             items = [_tree_of(f"{name}.{i}", item) for i, item in enumerate(value)]
             return None if None in items else {kind: items}
-    if isinstance(value, dict):
+    if isinstance(value, MutableMapping):
         pairs = [
             [_code_of_key(k), _tree_of(f"{name}.{k}", item)] for k, item in value.items()
         ]
@@ -124,13 +130,19 @@ def _tree_of(name: str, value: Any) -> Any:
         for kind, make in _DICTS.items():
             if type(value) is make:
                 return {kind: pairs}
-        return {"dict of class": [_code_of_class(value), pairs]}
+        code = _code_of_class(value)
+        return None if code is None else {"dict of class": [code, pairs]}
     if isinstance(value, tuple) and hasattr(value, "_make"):
-        items = [_tree_of(f"{name}.{i}", item) for i, item in enumerate(value)]
-        return (
-            None if None in items else {"tuple of class": [_code_of_class(value), items]}
-        )
+        return _list_of_class("tuple of class", name, value)
+    if isinstance(value, list):
+        return _list_of_class("list of class", name, value)
     return None
+
+
+def _list_of_class(kind: str, name: str, value: Sequence[Any]) -> Any:
+    items = [_tree_of(f"{name}.{i}", item) for i, item in enumerate(value)]
+    code = _code_of_class(value)
+    return None if code is None or None in items else {kind: [code, items]}
 
 
 def _code_of_key(key: Any) -> Any:
@@ -147,16 +159,21 @@ def _key_of(code: Any) -> Any:
     return unpickled("a key", base64.b64decode(code["plain"]), trust=False)
 
 
-def _code_of_class(value: Any) -> str:
-    return base64.b64encode(pickle.dumps(type(value))).decode()
+def _code_of_class(value: Any) -> str | None:
+    """None: a class of a function, which nobody else can find."""
+    try:
+        return base64.b64encode(pickle.dumps(type(value))).decode()
+    except (pickle.PicklingError, AttributeError):
+        return None
 
 
 def _classes_in(value: Any) -> Iterator[tuple[str, Any]]:
     """Classes of containers that are there now, by their codes: others take trust."""
-    if isinstance(value, (dict, list, tuple)):
+    if isinstance(value, (MutableMapping, list, tuple)):
         if type(value) not in (dict, list, tuple):
-            yield _code_of_class(value), type(value)
-        for item in value.values() if isinstance(value, dict) else value:
+            code = _code_of_class(value)
+            yield from [(code, type(value))] if code else []
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _classes_in(item)
 
 
@@ -221,7 +238,10 @@ def _made(tree: Any, like: Any, loaded: Loaded, rest: Mapping[str, Any]) -> Any:
             return make._make(plain)
         filled = copy.copy(like) if type(like) is make else make()
         filled.clear()
-        filled.update(plain)
+        if kind == "list of class":
+            filled.extend(plain)
+        else:
+            filled.update(plain)
         return filled
     if kind in _LISTS:
         old = like if isinstance(like, (list, tuple)) else ()

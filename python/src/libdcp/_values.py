@@ -7,6 +7,7 @@ import io
 import json
 import math
 import pickle
+import warnings
 from typing import Any
 
 from ._array import is_array
@@ -72,36 +73,55 @@ def check_name(name: str) -> None:
         raise UsageError(f"{name!r} is no name: it has a NUL or half a character in it")
 
 
+def first_name(name: str) -> str:
+    """Without the rank, in "NAME@RANK": a value of which ranks have their own."""
+    first, _, rank = name.rpartition("@")
+    return first if first and rank.isdecimal() else name
+
+
 def digest(data: bytes) -> bytes:
     import hashlib  # which brings libraries with it
 
     return hashlib.sha256(data).digest()
 
 
-def code_of(name: str, value: Any) -> tuple[bool, bytes]:
+def code_of(name: str, value: Any, warns: bool = False) -> tuple[bool, bytes]:
+    """Whether it is JSON, and its bytes; warns: of what a load refuses without trust."""
     check_name(name)
     if isinstance(value, Pickle):
         return False, bytes(value)
     if is_json(value):
         return True, json.dumps(value).encode()
-    return False, _pickled(name, value)
+    data, is_plain = _pickled(name, value)
+    if warns and not is_plain:
+        try:
+            unpickled(name, data, trust=False)
+        except UnsupportedError as why:
+            warnings.warn(
+                f"{why.message}; a load wants trust_pickles=True for it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return False, data
 
 
-def _pickled(name: str, value: Any) -> bytes:
+def _pickled(name: str, value: Any) -> tuple[bytes, bool]:
+    """The pickle, and whether there is surely nothing but plain data in it."""
     made = io.BytesIO()
     try:
-        _Pickler(made).dump(value)
+        pickler = _Pickler(made)
+        pickler.dump(value)
     except UsageError as why:
         raise UsageError(f"'{name}': {why}", hint=why.hint) from None
     except Exception as why:
         raise UnsupportedError(f"'{name}' cannot be pickled: {why}") from why
-    return made.getvalue()
+    return made.getvalue(), pickler.is_plain
 
 
 def plain_pickle(name: str, value: Any) -> bytes | None:
     """Its pickle, where that is plain data; None: it could run a program, or is none."""
     try:
-        data = _pickled(name, value)
+        data, _ = _pickled(name, value)
         unpickled(name, data, trust=False)
     except UnsupportedError:
         return None
@@ -110,6 +130,8 @@ def plain_pickle(name: str, value: Any) -> bytes | None:
 
 class _Pickler(pickle.Pickler):
     """Refuses what would only say where another checkpoint was."""
+
+    is_plain = True
 
     def reducer_override(self, value: Any) -> Any:
         """Leave all else to pickle."""
@@ -121,6 +143,8 @@ class _Pickler(pickle.Pickler):
                 f"a {type(value).__name__} of an open checkpoint is not saved",
                 hint="read it first: .torch(), .numpy(), .state_dict()",
             )
+        made = value if isinstance(value, type) else type(value)
+        self.is_plain &= made.__name__ in _PLAIN.get(made.__module__, ())
         return NotImplemented
 
 
