@@ -12,7 +12,7 @@ from ._errors import UnsupportedError, UsageError
 from ._kinds import is_tensor
 from ._model import prefix_of
 from ._tensor import torch_dtype
-from ._unchanged import apart, unchanged, with_inner
+from ._unchanged import unchanged, with_inner
 from ._values import SETTINGS
 
 if TYPE_CHECKING:
@@ -86,33 +86,16 @@ class Plain:
         return {self.told_as(weight): weight for weight in self._params}
 
     def place_of(self, weight: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Any:
-        """Where it is like the weight, it lies on the ranks as that does."""
-        param = self._params[weight]
-        import torch
-
-        mine = getattr(param, "_local_tensor", None)
-        alike = shape == tuple(param.shape)
-        if mine is not None and shape and not alike:
-            return None  # nobody knows how it is cut: the library warns that it is left
-        made = torch.empty(
-            mine.shape if mine is not None and alike else shape,
-            dtype=torch_dtype(dtype),
-            device=param.device if shape else "cpu",
-        )
-        if mine is not None and alike:
-            made = cut_as(param, made)
-        self.state.setdefault(weight, {})[kind] = made
+        """Memory for it; None: nobody knows how it lies on the ranks."""
+        made = _place_like(self._params[weight], dtype, shape)
+        if made is not None:
+            self.state.setdefault(weight, {})[kind] = made
         return made
 
     def take_values(self, loaded: Loaded) -> None:
         """Take what else the step has of these weights, and no tensors."""
-        for told, weight in self.told_names.items():
-            for kind, name in loaded.of_weights.get(told, ()):
-                if kind in self.state.get(weight, {}):
-                    continue
-                value = loaded.value_of(name)
-                if not (isinstance(value, dict) and "param_groups" in value):  # settings
-                    self.state.setdefault(weight, {})[kind] = value
+        for weight, kind, value in _values_in(loaded, self.told_names, self.state):
+            self.state.setdefault(weight, {})[kind] = value
 
     def set(self, group: dict[str, Any], name: str, value: Any) -> None:
         group[name] = value
@@ -153,18 +136,24 @@ class ByPyTorch:
         prefix = prefix_of(model, models)
         self._prefix, self._optimizer = prefix, optimizer
         with contextlib.ExitStack() as after:
-            # PyTorch makes an update of one that has no state: none in a save.
+            # PyTorch makes an update of one that has no state and no gradients: none in
+            # a save. FSDP1 may have gradients that could not be put back.
             if not optimizer.state and is_save:
                 after.callback(optimizer.state.clear)
-                after.enter_context(apart(optimizer))
                 after.enter_context(_with(optimizer, step=lambda *_args, **_how: None))
             elif not optimizer.state:
                 after.enter_context(unchanged(optimizer))
             self._dict = get_optimizer_state_dict(self._model, optimizer)
+        held = dict(optimizer.state_dict())
+        # Without what that update has written into them.
+        for group, ours in zip(self._dict["param_groups"], held["param_groups"]):
+            ours = {**ours, "params": group["params"]}
+            group.clear()
+            group.update(ours)
         self.state = {prefix + name: v for name, v in self._dict["state"].items()}
         self.extra = {
             name: value
-            for name, value in optimizer.state_dict().items()
+            for name, value in held.items()
             if name not in ("state", "param_groups")
         }
         params = (p for model in models.values() for p in model.parameters())
@@ -176,11 +165,12 @@ class ByPyTorch:
             {**group, "params": [prefix + name for name in group["params"]]}
             for group in self._dict["param_groups"]
         ]
-        self.told_names: dict[str, str] = {}  # what is not here has no place
+        weights = [name for group in self.groups for name in group["params"]]
+        #: Of a flat parameter PyTorch takes only what it has made itself.
+        self.told_names = {} if names.has_fsdp1 else dict(zip(weights, weights))
         self.aliases = {
             name[len(prefix) :]: name
-            for group in self.groups
-            for name in group["params"]
+            for name in weights
             if name[len(prefix) :] not in names.all
         }
 
@@ -196,11 +186,22 @@ class ByPyTorch:
     def told_as(self, weight: str) -> str:
         return weight
 
-    def place_of(self, *_what: Any) -> Any:
-        return None
+    def _kept_of(self, weight: str) -> dict[str, Any]:
+        if weight not in self.state:
+            self.state[weight] = {}
+            self._dict["state"][weight[len(self._prefix) :]] = self.state[weight]
+        kept: dict[str, Any] = self.state[weight]
+        return kept
+
+    def place_of(self, weight: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Any:
+        made = _place_like(self._params[weight], dtype, shape)
+        if made is not None:
+            self._kept_of(weight)[kind] = made
+        return made
 
     def take_values(self, loaded: Loaded) -> None:
-        """PyTorch takes what it knows of."""
+        for weight, kind, value in _values_in(loaded, self.told_names, self.state):
+            self._kept_of(weight)[kind] = value
 
     def drop(self, weight: str) -> None:
         self._dropped.append(weight)
@@ -298,6 +299,35 @@ def kind_of(name: str, weights: Collection[str]) -> tuple[str, str]:
         more, _, weight = weight.partition(".")
         kind = f"{kind}.{more}"
     return (kind, weight) if weight else first
+
+
+def _place_like(param: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    """Memory that lies on the ranks as the weight does, where it is like that."""
+    import torch
+
+    mine = getattr(param, "_local_tensor", None)
+    alike = shape == tuple(param.shape)
+    if mine is not None and shape and not alike:
+        return None  # nobody knows how it is cut: the library warns that it is left
+    made = torch.empty(
+        mine.shape if mine is not None and alike else shape,
+        dtype=torch_dtype(dtype),
+        device=param.device if shape else "cpu",
+    )
+    return cut_as(param, made) if mine is not None and alike else made
+
+
+def _values_in(
+    loaded: Loaded, told_names: Mapping[str, str], state: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, str, Any]]:
+    """What the step has of these weights that is no tensor, and not known yet."""
+    for told, weight in told_names.items():
+        for kind, name in loaded.of_weights.get(told, ()):
+            if kind in state.get(weight, {}):
+                continue
+            value = loaded.value_of(name)
+            if not (isinstance(value, dict) and "param_groups" in value):  # settings
+                yield weight, kind, value
 
 
 def cut_as(param: Any, local: Any) -> Any:
