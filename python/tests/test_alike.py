@@ -153,6 +153,68 @@ def test_statistics_in_two_places(tmp_path):
     run_ranks(2, shared_statistics, str(tmp_path))
 
 
+def statistics_of_a_stage(path):
+    """Rank 0 has none: those of rank 1 are saved, also in the second save."""
+    net, rank = torch.nn.Module(), dist.get_rank()
+    net.add_module(f"own{rank}", torch.nn.Linear(1, 1))
+    if rank:
+        net.stage = torch.nn.ModuleList(torch.nn.BatchNorm1d(500) for _ in range(4))
+    for step in (1, 2):
+        for norm in net.stage if rank else ():
+            norm(torch.randn(10, 500) * (rank + step))
+        libdcp.save({"model": net}, path, step=step)
+        first = {n: b.clone() for n, b in net.named_buffers()} if rank == 1 else None
+        told = [None] * 3
+        dist.all_gather_object(told, first)
+        if rank:
+            libdcp.load({"model": net}, path)
+            assert all(torch.equal(b, told[1][n]) for n, b in net.named_buffers())
+        else:
+            libdcp.load({"model": net}, path)
+
+
+def test_statistics_that_rank_0_has_not(tmp_path):
+    run_ranks(3, statistics_of_a_stage, tmp_path)
+
+
+class Holds:
+    def __init__(self, held):
+        self.held = held
+
+    def state_dict(self):
+        return {"t": self.held}
+
+    def load_state_dict(self, told):
+        self.held = told["t"]
+
+
+def objects_of_other_ranks(path):
+    """A DTensor whole on ranks 1 and 2, and one that lies on rank 1 alone."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    rank = dist.get_rank()
+    mesh = DeviceMesh("cpu", [1, 2])
+    for n_rows, placement in ((2, Replicate()), (1, Shard(0))):
+        n_mine = n_rows if isinstance(placement, Replicate) else int(rank == 1)
+
+        def made(value, n_mine=n_mine, n_rows=n_rows, placement=placement):
+            local = torch.full((n_mine, 4), value)
+            how = {"shape": torch.Size((n_rows, 4)), "stride": (4, 1)}
+            return Holds(DTensor.from_local(local, mesh, [placement], **how))
+
+        for step in (1, 2):
+            libdcp.save({"x": made(float(step))}, f"{path}-{n_rows}", step=step)
+            into = made(0.0)
+            libdcp.load({"x": into}, f"{path}-{n_rows}")
+            if rank:
+                assert (into.held._local_tensor == step).all()
+
+
+def test_objects_that_rank_0_has_nothing_of(tmp_path):
+    run_ranks(3, objects_of_other_ranks, str(tmp_path / "run"))
+
+
 def not_of_the_group(path):
     group = dist.new_group([0])
     return said(lambda: libdcp.save({"w": torch.ones(3)}, path, step=1, group=group))

@@ -151,6 +151,54 @@ def test_parts_of_a_tensor(tmp_path, zeros):
     assert into.sum() == 6
 
 
+class Holds:
+    def __init__(self, **held):
+        self.held = held
+
+    def state_dict(self):
+        return self.held
+
+    def load_state_dict(self, told):
+        self.held = told
+
+
+def test_what_one_object_has_twice(tmp_path):
+    """Each gets what it had, in memory of its own where that differs."""
+    libdcp.save({"x": Holds(a=torch.ones(2), b=torch.zeros(2))}, tmp_path, step=1)
+    same = torch.full((2,), 7.0)
+    into = Holds(a=same, b=same)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.load({"x": into}, tmp_path)
+    assert into.held["a"] is same
+    assert into.held["a"].tolist() == [1, 1] and into.held["b"].tolist() == [0, 0]
+
+
+def test_schedulers_of_a_rate_that_is_a_tensor(tmp_path):
+    """Those in others hold the one tensor that is the rate."""
+    kinds = torch.optim.lr_scheduler
+
+    def make():
+        net = torch.nn.Linear(2, 2)
+        optim = torch.optim.AdamW(net.parameters(), lr=torch.tensor(0.05))
+        scheds = [
+            kinds.LinearLR(optim, 0.1, total_iters=2),
+            kinds.ExponentialLR(optim, 1),
+        ]
+        return {"net": net, "optim": optim, "s": kinds.SequentialLR(optim, scheds, [2])}
+
+    state = make()
+    for _ in range(3):
+        state["optim"].step()
+        state["s"].step()
+    libdcp.save(state, tmp_path, step=1)
+    into = make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.load(into, tmp_path)
+    assert str(into["s"].state_dict()) == str(state["s"].state_dict())
+
+
 def test_elements_that_share_memory(tmp_path):
     state = {"w": torch.ones(2), "x": torch.ones(1).expand(3)}
     libdcp.save(state, tmp_path, step=1)

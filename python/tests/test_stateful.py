@@ -201,6 +201,49 @@ def test_containers_tell_what_they_lack(tmp_path):
         libdcp.load({"x": {"a": torch.zeros(1)}}, tmp_path)
 
 
+class Some(list):
+    """A list of a class."""
+
+
+@pytest.mark.parametrize(
+    "make", (lambda v: collections.UserDict(v), lambda v: Some(v.values()))
+)
+def test_containers_that_are_alike(tmp_path, make):
+    """A mapping that is no dict, and a list of a class, have more than now."""
+    held = {"m": make({"a": torch.ones(2), "b": torch.zeros(2), "n": 5})}
+    libdcp.save({"x": Holder(held)}, tmp_path, step=1)
+    into = Holder({"m": make({"a": torch.zeros(2)})})
+    libdcp.load({"x": into}, tmp_path)
+    assert str(into.held) == str(held) and type(into.held["m"]) is type(held["m"])
+
+
+def test_containers_of_a_class_that_nobody_finds(tmp_path):
+    """They come back as far as they are there, and what is not is told."""
+
+    class Local(list):
+        pass
+
+    held = Local([torch.ones(2), torch.zeros(2), 5])
+    libdcp.save({"x": Holder({"l": held})}, tmp_path, step=1)
+    into = Holder({"l": Local([torch.zeros(2), torch.ones(2), 0])})
+    libdcp.load({"x": into}, tmp_path)
+    assert str(into.held["l"]) == str(held)
+    into = Holder({"l": Local([torch.zeros(2)])})
+    with pytest.warns(RuntimeWarning, match=r"has 2 in 'x' that the .* 'x\.l\.1' the"):
+        libdcp.load({"x": into}, tmp_path)
+    assert into.held["l"][0].all()
+
+
+@pytest.mark.parametrize("held", ({"shadow": torch.ones(2), "n": 3}, {"n": 3}))
+def test_names_with_an_at(tmp_path, held):
+    """They are no values of ranks."""
+    libdcp.save({"ema@0.999": Holder(held), "a@b": 1}, tmp_path, step=1)
+    for now in ({}, {"shadow": torch.zeros(3), "other": torch.zeros(1)}):
+        into = {"ema@0.999": Holder(now), "a@b": 0}
+        libdcp.load(into, tmp_path)
+        assert str(into["ema@0.999"].held) == str(held) and into["a@b"] == 1
+
+
 def test_schedulers_need_no_trust(tmp_path):
     """Their states hold infinity, and counters: plain data, which runs nothing."""
     net = torch.nn.Linear(2, 2)
@@ -225,7 +268,8 @@ class Mode(enum.IntEnum):
 
 def test_values_come_back_as_they_are_or_not_at_all(tmp_path):
     values = {"optimizer": {0: 5, "t": (1, 2)}, "mode": Mode.A}
-    libdcp.save(values, tmp_path, step=1)
+    with pytest.warns(RuntimeWarning, match=r"'mode' .* a load wants trust_pickles=True"):
+        libdcp.save(values, tmp_path, step=1)
     state = dict.fromkeys(values)
     with pytest.raises(libdcp.UnsupportedError, match=r"'mode' .* run any program"):
         libdcp.load(state, tmp_path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import os
+import warnings
 
 import pytest
 from conftest import peer
@@ -185,6 +187,24 @@ def test_urls(tmp_path, monkeypatch, url):
         with pytest.raises(libdcp.UsageError, match="is a URL, and no path"):
             act()
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_values_that_want_trust(tmp_path):
+    """The save says so; of those that are plain nothing is said."""
+    numpy = pytest.importorskip("numpy")
+    plain = {
+        "t": (1, {2}),
+        "inf": float("inf"),
+        "when": datetime.timedelta(1),
+        3: {"a": 1},
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.save({"plain": plain, "x": numpy.ones(2)}, tmp_path, step=1)
+    refused = "'rates' is a pickle.* numpy.* a load wants trust_pickles=True for it"
+    for rates in (numpy.float32(0.1), [1, (numpy.float64(0.1),)]):
+        with pytest.warns(RuntimeWarning, match=refused):
+            libdcp.save({"rates": rates}, tmp_path, step=2 + isinstance(rates, list))
 
 
 def test_inference_mode(tmp_path):

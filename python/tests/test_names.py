@@ -1,0 +1,156 @@
+"""Whose a tensor of an optimizer is, where names are alike or weights have several."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import pytest
+from conftest import peer
+from ranks import run_ranks
+
+import libdcp
+
+torch = peer("torch")
+
+
+@pytest.fixture(autouse=True)
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        yield
+
+
+class Wrap(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.Sequential(torch.nn.Linear(3, 3))
+        self.head = torch.nn.Linear(3, 3)
+
+
+def test_a_name_that_is_short_for_another(tmp_path):
+    """`encoder.0.weight` is of the model `encoder`, and in the model `model`, too."""
+
+    def make(*rates):
+        models = {"model": Wrap(), "encoder": torch.nn.Sequential(torch.nn.Linear(3, 3))}
+        pairs = zip(models.values(), rates)
+        groups = [{"params": m.parameters(), "lr": lr} for m, lr in pairs]
+        return {**models, "optim": torch.optim.AdamW(groups)}
+
+    libdcp.save(make(0.1, 0.001), tmp_path, step=1)
+    into = make(0.5, 0.5)
+    libdcp.load(into, tmp_path)
+    assert [group["lr"] for group in into["optim"].param_groups] == [0.1, 0.001]
+
+
+class Counts(torch.optim.SGD):
+    """Keeps a number, and from the second update on a tensor."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["n"] = state.get("n", 0) + 1
+            if state["n"] > 1:
+                state.setdefault("mean", torch.zeros_like(p)).add_(p)
+
+
+def nested(has_norm, has_blocks):
+    net = torch.nn.Module()
+    if has_norm:
+        net.norm = torch.nn.LayerNorm(4)
+    if has_blocks:
+        norm = torch.nn.LayerNorm(4)
+        net.blocks = torch.nn.ModuleList([torch.nn.ModuleDict({"norm": norm})])
+    return net
+
+
+def update(net, optims):
+    for _ in range(3):
+        for p in net.parameters():
+            p.grad = torch.full_like(p, float(p.ndim) + len(optims))
+        for optim in optims:
+            optim.step()
+
+
+def told(optims):
+    return [optim.state_dict()["state"] for optim in optims]
+
+
+@pytest.mark.parametrize("first", ("norm", "blocks"))
+def test_names_that_end_as_others_do(tmp_path, first):
+    """`norm.weight`, and `blocks.0.norm.weight`, which another optimizer trains."""
+
+    def make():
+        net = nested(True, True)
+        parts = [net.norm, net.blocks] if first == "norm" else [net.blocks, net.norm]
+        return net, [Counts(p.parameters(), lr=0.1) for p in parts]
+
+    net, optims = make()
+    update(net, optims)
+    libdcp.save({"model": net, "a": optims[0], "b": optims[1]}, tmp_path, step=1)
+    net, into = make()
+    state = {"model": net, "a": into[0], "b": into[1]}
+    libdcp.load(state, tmp_path)
+    assert str(told(into)) == str(told(optims))
+    update(net, into)
+    libdcp.save(state, tmp_path, step=2)
+
+
+def stages(path):
+    """The other one is on another rank."""
+    import torch.distributed as dist
+
+    def make():
+        net = nested(dist.get_rank() == 0, dist.get_rank() == 1)
+        return net, [Counts(net.parameters(), lr=0.1)]
+
+    net, optims = make()
+    update(net, optims)
+    libdcp.save({"model": net, "optim": optims[0]}, path, step=1)
+    net, into = make()
+    libdcp.load({"model": net, "optim": into[0]}, path)
+    assert str(told(into)) == str(told(optims))
+
+
+def test_names_of_other_stages(tmp_path):
+    run_ranks(2, stages, tmp_path)
+
+
+class Tied(torch.nn.Module):
+    def __init__(self, names):
+        super().__init__()
+        for name in names:
+            self.add_module(name, torch.nn.Linear(3, 3, bias=False))
+        self.head.weight = self.wte.weight
+        self.other = torch.nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize("make", (torch.optim.AdamW, Counts))
+def test_tied_weights_in_another_order(tmp_path, make):
+    """Its state has the first name, which is another one there."""
+    net = Tied(["wte", "head"])
+    optims = [make(net.parameters(), lr=0.1)]
+    update(net, optims)
+    libdcp.save({"model": net, "optim": optims[0]}, tmp_path, step=1)
+    net = Tied(["head", "wte"])
+    into = [make(net.parameters(), lr=0.5)]
+    libdcp.load({"model": net, "optim": into[0]}, tmp_path)
+    theirs, ours = (
+        [{k: v[k] for k in sorted(v)} for v in told(some)[0].values()]
+        for some in (optims, into)
+    )
+    assert str(ours) == str(theirs) and into[0].param_groups[0]["lr"] == 0.1
+    update(net, into)
+    libdcp.save({"model": net, "optim": into[0]}, tmp_path, step=2)
+
+
+def test_many_optimizers(tmp_path):
+    """Names are looked up once, and not for each."""
+    net = torch.nn.ParameterList(torch.nn.Parameter(torch.ones(2)) for _ in range(3000))
+    optims = {str(i): torch.optim.SGD([net[i]], lr=0.1) for i in range(300)}
+    begin = time.perf_counter()
+    libdcp.save({"model": net, "optims": optims}, tmp_path, step=1)
+    libdcp.load({"model": net, "optims": optims}, tmp_path)
+    assert time.perf_counter() - begin < 6
