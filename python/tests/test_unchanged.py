@@ -163,6 +163,23 @@ def test_some_weights_have_state(tmp_path):
     assert str(now) == str(before)
 
 
+def test_state_of_what_is_frozen_now(tmp_path):
+    """PyTorch takes none of it, and that is told."""
+
+    def make(params):
+        optim = torch.optim.AdamW(params, lr=0.1)
+        optim.register_state_dict_post_hook(lambda *_: None)
+        return optim
+
+    state = made(make)
+    train(state, 2)
+    libdcp.save(state, tmp_path, step=1)
+    into = made(make)
+    into["model"].bias.requires_grad_(False)
+    with pytest.warns(RuntimeWarning, match="has 2 tensors that the optimizer has not"):
+        libdcp.load(into, tmp_path)
+
+
 def test_hooks_of_all_optimizers(tmp_path):
     """None of an update that nobody has made is heard."""
     from torch.optim.optimizer import register_optimizer_step_post_hook

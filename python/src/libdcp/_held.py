@@ -166,8 +166,10 @@ class ByPyTorch:
             for group in self._dict["param_groups"]
         ]
         weights = [name for group in self.groups for name in group["params"]]
-        #: Of a flat parameter PyTorch takes only what it has made itself.
-        self.told_names = {} if names.has_fsdp1 else dict(zip(weights, weights))
+        #: Of a flat parameter PyTorch takes only what it has made itself, and nothing of
+        #: one that is frozen.
+        takes = [] if names.has_fsdp1 else [w for w in weights if w in self._params]
+        self.told_names = {w: w for w in takes if self._params[w].requires_grad}
         self.aliases = {
             name[len(prefix) :]: name
             for name in weights

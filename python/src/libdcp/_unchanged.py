@@ -56,21 +56,30 @@ class Before:
         self._numbers.append((tensor, held, held.clone()))
 
     def put_back(self) -> None:
-        """Make it as it was, in the same objects."""
-        for held, before in self._held:
-            if isinstance(held, list):
-                held[:] = before
-                continue
-            held.clear()
-            if isinstance(held, deque):
-                held.extend(before)
-            else:
-                held.update(before)
-        for tensor, held, before in self._numbers:
-            is_part = hasattr(tensor, "_local_tensor")
-            if not is_part and tensor.data_ptr() != held.data_ptr():
-                tensor.data = held  # it was given other memory
-            held.copy_(before)
+        """Make it as it was, in the same objects; what fails keeps no other from it."""
+        with contextlib.ExitStack() as each:
+            for held, before in self._held:
+                each.callback(_refill, held, before)
+            for tensor, held, numbers in self._numbers:
+                each.callback(_rewrite, tensor, held, numbers)
+
+
+def _refill(held: Any, before: Any) -> None:
+    if isinstance(held, list):
+        held[:] = before
+        return
+    held.clear()
+    if isinstance(held, deque):
+        held.extend(before)
+    else:
+        held.update(before)
+
+
+def _rewrite(tensor: Any, held: Any, numbers: Any) -> None:
+    is_part = hasattr(tensor, "_local_tensor")
+    if not is_part and tensor.data_ptr() != held.data_ptr():
+        tensor.data = held  # it was given other memory
+    held.copy_(numbers)
 
 
 @contextlib.contextmanager
