@@ -68,7 +68,7 @@ class Plain:
             return value
         return cut_as(param, value)
 
-    def is_told_of(self, trained: Collection[str]) -> None:
+    def is_told_of(self, trained: set[str]) -> None:
         """Take the names that a step has, which has state of the weights `trained`: tied
         weights may have any of theirs.
         """
@@ -96,9 +96,6 @@ class Plain:
         """Take what else the step has of these weights, and no tensors."""
         for weight, kind, value in _values_in(loaded, self.told_names, self.state):
             self.state.setdefault(weight, {})[kind] = value
-
-    def set(self, group: dict[str, Any], name: str, value: Any) -> None:
-        group[name] = value
 
     def drop(self, weight: str) -> None:
         """Keep nothing for it, as before its first update."""
@@ -179,10 +176,7 @@ class ByPyTorch:
     def placed(self, _weight: str, value: Any) -> Any:
         return value
 
-    def set(self, group: dict[str, Any], name: str, value: Any) -> None:
-        group[name] = value
-
-    def is_told_of(self, trained: Collection[str]) -> None:
+    def is_told_of(self, trained: set[str]) -> None:
         """PyTorch has one name for each."""
 
     def told_as(self, weight: str) -> str:

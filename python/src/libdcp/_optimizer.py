@@ -133,8 +133,7 @@ class Optimizer:
         for group, saved in _paired(self._held.groups, self.check(settings)):
             for name, value in saved.items():
                 if name not in ("params", "param_names"):
-                    old = group.get(name)
-                    self._held.set(group, name, _like(old, value))
+                    group[name] = _like(group.get(name), value)
         if not is_other:
             self._held.take_values(loaded)
         for weight, values in list(self._held.state.items()):
