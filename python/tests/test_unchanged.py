@@ -28,6 +28,7 @@ class Counting(torch.optim.Optimizer):
         self.seen.append(self.k)
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
+            group["count"] = group.get("count", torch.zeros(())).add_(1)
             group["lr"] = group.pop("lr")
         for p, slow in zip(self.param_groups[0]["params"], self.slow):
             self.state[p].setdefault("mean", torch.zeros_like(p)).add_(p.grad)

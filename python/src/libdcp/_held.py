@@ -5,7 +5,7 @@ where it alone knows, by PyTorch's functions.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedError, UsageError
@@ -49,8 +49,10 @@ class Plain:
         tied = names.tied.items()
         self.aliases.update((n, first) for n, first in tied if first in self._params)
         state = dict(optimizer.state)
+        #: What groups have after an update: whether it is a tensor, say, is in no step.
+        self.likes = [dict(group) for group in optimizer.param_groups]
         if not is_save and any(param not in state for param in self._names):
-            state.update(_made_state(optimizer))
+            state.update(_made_state(optimizer, self.likes))
         self.state = {self._names[p]: dict(v) for p, v in state.items()}
         self.extra: dict[str, Any] = {}  # in its state dict beside state and groups
         self.groups = [
@@ -142,6 +144,7 @@ class ByPyTorch:
                 after.enter_context(unchanged(optimizer))
             self._dict = get_optimizer_state_dict(self._model, optimizer)
         held = dict(optimizer.state_dict())
+        self.likes = [dict(group) for group in self._dict["param_groups"]]
         # Without what that update has written into them.
         for group, ours in zip(self._dict["param_groups"], held["param_groups"]):
             ours = {**ours, "params": group["params"]}
@@ -386,9 +389,11 @@ def _refuse(key: str, optimizer: Any, names: Mapping[int, Any]) -> None:
     )
 
 
-def _made_state(optimizer: Any) -> dict[Any, Any]:
+def _made_state(optimizer: Any, likes: Sequence[dict[str, Any]]) -> dict[Any, Any]:
     """Places for a load, which it makes by an update of nothing: the state of those
     weights that have none. The optimizer itself is as before.
+
+    likes: get what that writes into groups.
     """
     import torch
 
@@ -409,4 +414,6 @@ def _made_state(optimizer: Any) -> dict[Any, Any]:
         except Exception:  # sparse gradients, a closure: the step says what there was
             return {}
         made.update((p, v) for p, v in optimizer.state.items() if p not in old)
+        for like, group in zip(likes, optimizer.param_groups):
+            like.update((k, v) for k, v in group.items() if k not in like)
     return made

@@ -130,10 +130,11 @@ class Optimizer:
                 f"the step was trained with {kind}, and goes on with {self._type}: what "
                 "only one of them has is not loaded"
             )
-        for group, saved in _paired(self._held.groups, self.check(settings)):
+        pairs = _paired(self._held.groups, self.check(settings))
+        for like, (group, saved) in zip(self._held.likes, pairs):
             for name, value in saved.items():
                 if name not in ("params", "param_names"):
-                    group[name] = _like(group.get(name), value)
+                    group[name] = _like(like.get(name), value)
         if not is_other:
             self._held.take_values(loaded)
         for weight, values in list(self._held.state.items()):
