@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from ._errors import MismatchError, NotFoundError, UnsupportedError
 from ._held import ByPyTorch, Plain, has_ways_of_its_own
 from ._kinds import has_tensors, is_tensor
 from ._values import SETTINGS, is_json, lists
+from ._warn import warn
 
 if TYPE_CHECKING:
     from ._loaded import Loaded
@@ -191,11 +191,7 @@ def _settings(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
     kept = {k: v for k, v in found.items() if is_json(v)}
     if len(kept) < len(found):
         left = ", ".join(f"'{k}'" for k in found if k not in kept)
-        warnings.warn(
-            f"'{name}' is saved without {left}: no numbers, texts, or lists of such",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        warn(f"'{name}' is saved without {left}: no numbers, texts, or lists of such")
     return kept
 
 

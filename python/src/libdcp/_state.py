@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
@@ -24,6 +23,7 @@ from ._optimizer import MOMENTS, Optimizer
 from ._shared import Shared
 from ._stateful import Places, Stateful
 from ._values import RANDOM, Pickle, code_of, digest, is_json, is_random
+from ._warn import warn
 
 if TYPE_CHECKING:
     from ._loaded import Loaded
@@ -324,11 +324,9 @@ class State:
             )
         for name in differing(should) if self._rank == 0 else ():
             first_rank = next(r for r, marks in enumerate(should) if name in marks)
-            warnings.warn(
+            warn(
                 f"tensor '{name}' is not the same on all ranks: that of rank "
-                f"{first_rank} is saved",
-                RuntimeWarning,
-                stacklevel=6,
+                f"{first_rank} is saved"
             )
         first = all_values[0]
         names = {name for one in all_values for name in one}

@@ -7,11 +7,11 @@ import io
 import json
 import math
 import pickle
-import warnings
 from typing import Any
 
 from ._array import is_array
 from ._errors import UnsupportedError, UsageError
+from ._warn import warn
 
 SETTINGS = "optimizer"  # the object with what an optimizer has besides tensors
 RANDOM = frozenset(("uint8", "uint32", "uint64"))  # what generators have their state in
@@ -97,11 +97,7 @@ def code_of(name: str, value: Any, warns: bool = False) -> tuple[bool, bytes]:
         try:
             unpickled(name, data, trust=False)
         except UnsupportedError as why:
-            warnings.warn(
-                f"{why.message}; a load wants trust_pickles=True for it",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            warn(f"{why.message}; a load wants trust_pickles=True for it")
     return False, data
 
 
