@@ -138,25 +138,28 @@ static int prove_records(const struct load *load, struct dcp_comm *comm,
                      err);
 }
 
-/* Whether it is asked for neither by this name nor, as what is tied, by another one. */
+static bool is_weight(const struct dcp_tensor *tensor)
+{
+    return tensor->role == DCP_ROLE_MODEL;
+}
+
+/* Whether it is asked for neither by this name nor, as a weight that is tied, by another
+ * one. */
 static bool is_left(const struct load *load, size_t s, const bool *taken)
 {
     const struct dcp_tensor *left = &load->src->tensors[s];
 
     if (taken[s] || left->tied_to)
         return false;
-    for (size_t t = 0; left->has_fingerprint && t < load->src->n_tensors; t++) {
+    if (!is_weight(left) || !left->has_fingerprint)
+        return true;
+    for (size_t t = 0; t < load->src->n_tensors; t++) {
         const struct dcp_tensor *other = &load->src->tensors[t];
-        if (taken[t] && other->has_fingerprint &&
+        if (taken[t] && is_weight(other) && other->has_fingerprint &&
             other->fingerprint == left->fingerprint && other->n_elems == left->n_elems)
             return false;
     }
     return true;
-}
-
-static bool is_weight(const struct dcp_tensor *tensor)
-{
-    return tensor->role == DCP_ROLE_MODEL;
 }
 
 /* Those of dimension 0 are counts of updates, which settings may have instead. */
