@@ -16,7 +16,8 @@ static const char *const usual[] = { "app.model", "model", "module", "state_dict
 static const char *const beside[] = { "ema",     "swa",    "avg",       "average",
                                       "shadow",  "target", "averaged",  "teacher",
                                       "ref",     "old",    "reference", "best",
-                                      "initial", "frozen" };
+                                      "initial", "frozen", "momentum",  "slow",
+                                      "prev",    "copy",   "backup",    "previous" };
 
 struct finder {
     const struct dcp_catalog *catalog;
@@ -260,5 +261,9 @@ int dcp_roles_find_model(const struct dcp_catalog *catalog,
         keep_named(&f);
     if (f.n == 1)
         *out = f.list[0];
+    /* Nobody trains an average: the names of what is trained are other ones, as in a
+     * state dict of DDP ("model.module.w"). */
+    if (f.n == 1 && is_beside(out))
+        find_usual(&f, out);
     return DCP_OK;
 }

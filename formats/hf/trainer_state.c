@@ -159,10 +159,21 @@ static int find_step(struct dcp_catalog *catalog, struct dcp_error *err)
     return rc;
 }
 
-/* The Trainer names a folder by its step, checkpoint-10. Its optimizer may have updated
- * more often than that: a second train() of one Trainer counts its steps anew. */
-static int check_step(const struct dcp_source *source, int64_t step,
-                      struct dcp_error *err)
+/* How often the optimizer updated; -1: unknown. */
+static int64_t count_of_updates(const struct dcp_catalog *catalog)
+{
+    DCP_CLEANUP_JSON json_t *optimizer = NULL;
+
+    if (dcp_training_read(catalog, DCP_TRAINING_OPTIMIZER, &optimizer, NULL))
+        return -1;
+    return dcp_training_step(json_object_get(optimizer, "step"));
+}
+
+/* The Trainer names a folder by its step, checkpoint-10. One whose optimizer is of that
+ * step, and whose state is of another, is of two saves; else the folder has been renamed,
+ * or a second train() of one Trainer counts its steps anew. */
+static int check_step(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                      int64_t step, struct dcp_error *err)
 {
     static const char begin[] = "checkpoint-";
     DCP_CLEANUP_FREE char *name = dcp_source_folder(source);
@@ -171,13 +182,14 @@ static int check_step(const struct dcp_source *source, int64_t step,
     if (!name)
         return dcp_error_memory(err, "a folder's name");
     if (!dcp_str_starts(name, begin) ||
-        !dcp_str_parse_i64(name + strlen(begin), &number) || number == step)
+        !dcp_str_parse_i64(name + strlen(begin), &number) || number == step ||
+        count_of_updates(catalog) != number)
         return DCP_OK;
     dcp_error_set(err, DCP_E_CORRUPT,
                   "'" STATE_NAME
-                  "' is of step %lld, and the folder '%s' of step %lld, as "
-                  "its name says: they are of two saves",
-                  (long long)step, DCP_SHOWN(name), (long long)number);
+                  "' is of step %lld, and the optimizer of step %lld, as the folder '%s' "
+                  "is called: they are of two saves",
+                  (long long)step, (long long)number, DCP_SHOWN(name));
     dcp_error_hint(err, "every file must be of the same save");
     return DCP_E_CORRUPT;
 }
@@ -198,7 +210,7 @@ static int index_state(const struct dcp_source *source, struct dcp_catalog *cata
         rc = dcp_json_parse(text, n, STATE_NAME, &state, err);
     int64_t step = dcp_training_step(json_object_get(state, "global_step"));
     if (!rc && step >= 0)
-        rc = check_step(source, step, err);
+        rc = check_step(source, catalog, step, err);
     if (!rc && step >= 0) {
         catalog->step = step;
         struct dcp_training training;

@@ -122,6 +122,26 @@ static bool has(const struct dcp_catalog *catalog, const char *name, enum dcp_ro
     return false;
 }
 
+/* Whether something like it stands in its module: quantized ("c_fc.qweight") or wrapped
+ * ("c_fc.base_layer.bias") it has another name. */
+static bool has_other(const struct dcp_catalog *catalog, const char *name,
+                      enum dcp_role role, int other)
+{
+    size_t n = (size_t)(strrchr(name, '.') - name) + 1;
+    bool is_bias = dcp_str_ends(name, ".bias");
+    char module[64];
+
+    snprintf(module, sizeof module, "%.*s", (int)n, name);
+    for (size_t i = 0; i < catalog->n_tensors; i++) {
+        const struct dcp_tensor *t = &catalog->tensors[i];
+        bool may = t->role == role || (int)t->role == other ||
+                   (!dcp_role_is_optim(role) && !dcp_role_is_optim(t->role));
+        if (may && strstr(t->param, module) && dcp_str_ends(t->param, ".bias") == is_bias)
+            return true;
+    }
+    return false;
+}
+
 bool dcp_family_lacks(const struct dcp_family *family, const struct dcp_catalog *catalog,
                       enum dcp_role role, int other, char *out, size_t cap)
 {
@@ -130,14 +150,14 @@ bool dcp_family_lacks(const struct dcp_family *family, const struct dcp_catalog 
         return false;
     for (size_t i = 0; i < DCP_ARRAY_LEN(outside); i++) {
         snprintf(out, cap, "%s", outside[i]);
-        if (!has(catalog, out, role, other))
+        if (!has(catalog, out, role, other) && !has_other(catalog, out, role, other))
             return true;
     }
     /* Ends at the first that is missing, whatever number of layers a file claims. */
     for (int64_t layer = 0; layer < family->n_layers; layer++)
         for (size_t i = 0; i < DCP_ARRAY_LEN(in_block); i++) {
             snprintf(out, cap, "h.%lld.%s", (long long)layer, in_block[i]);
-            if (!has(catalog, out, role, other))
+            if (!has(catalog, out, role, other) && !has_other(catalog, out, role, other))
                 return true;
         }
     out[0] = '\0';

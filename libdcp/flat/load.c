@@ -40,10 +40,6 @@ int32_t dcp_flat_load(const struct dcp_flat_load_options *options,
                                                .allow_cast = given.allow_cast,
                                                .no_verify = given.no_verify };
         rc = dcp_load(&act.ctx, &ours, &held.state, &result, &why);
-        if (!rc && given.rewind)
-            rc = dcp_supersede(&act.ctx, result.step, &why);
-        if (rc)
-            dcp_catalog_free(result.catalog);
     }
     dcp_flat_act_end(&act);
     dcp_flat_held_free(&held);
@@ -60,6 +56,28 @@ int32_t dcp_flat_load(const struct dcp_flat_load_options *options,
                                                .n_unproved = result.n_unproved };
     dcp_flat_give(out_result, &told, sizeof told);
     return DCP_OK;
+}
+
+int32_t dcp_flat_rewind(const struct dcp_flat_load_options *options,
+                        const struct dcp_flat_comm *comm, struct dcp_flat_error *err)
+{
+    struct dcp_flat_load_options given;
+    struct dcp_error why = { 0 };
+    struct dcp_flat_act act;
+
+    dcp_flat_take(&given, sizeof given, options);
+    int rc = dcp_flat_act_begin(&act,
+                                &(struct dcp_flat_act_options){ .comm = comm,
+                                                                .path = given.path,
+                                                                .threads = given.threads,
+                                                                .log = given.log,
+                                                                .self = given.self },
+                                &why);
+    rc = dcp_flat_act_agree(&act, rc, &why);
+    if (!rc)
+        rc = dcp_supersede(&act.ctx, given.step, &why);
+    dcp_flat_act_end(&act);
+    return dcp_flat_fail(err, rc, &why);
 }
 
 int32_t dcp_flat_loaded_object(struct dcp_flat_loaded *loaded, uint64_t i,

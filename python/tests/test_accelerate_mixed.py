@@ -106,6 +106,31 @@ def test_other_objects(tmp_path):
     assert [h.value for h in held] == [1, 2]
 
 
+def test_other_numbers_of_models(tmp_path):
+    """A single one has another name than several: that is said before it is sought."""
+
+    def prepared(n):
+        accelerator = accelerate.Accelerator(cpu=True)
+        libdcp.accelerate.hook(accelerator)
+        models = [torch.nn.Linear(2, 2) for _ in range(n)]
+        accelerator.prepare(*models)
+        return accelerator
+
+    prepared(2).save_state(tmp_path)
+    with pytest.raises(libdcp.MismatchError, match="has 2 models, and the accelerator 1"):
+        prepared(1).load_state(tmp_path)
+
+
+def test_a_step_that_tells_nothing(tmp_path, monkeypatch):
+    """As the first ones did; files of accelerate beside it may be older."""
+    save(tmp_path, False, 1.0)
+    monkeypatch.setattr(libdcp.accelerate, "_counts", lambda _: {})
+    save(tmp_path, True, 2.0)
+    monkeypatch.undo()
+    monkeypatch.setattr(libdcp.accelerate, "_told_by", lambda _: {})
+    assert loaded(tmp_path) == 2.0
+
+
 def test_options():
     """What the first save would refuse is refused at once."""
     accelerator = accelerate.Accelerator(cpu=True)
@@ -116,6 +141,9 @@ def test_options():
     for how in ({"step": -1}, {"keep": -2}, {"codec": 3}, {"parity": -1}, {"codec": "x"}):
         with pytest.raises(libdcp.UsageError):
             hook(accelerator, **how)
+    with pytest.raises(libdcp.UsageError, match="there is no export in 'bf17'"):
+        hook(accelerator, export="bf17")
+    hook(accelerator, keep_every=0, export="bfloat16")  # as without the first
     accelerator.project_configuration.save_on_each_node = True
     with pytest.warns(RuntimeWarning, match="save_on_each_node does nothing"):
         hook(accelerator, parity=1, codec="split")

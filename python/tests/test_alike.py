@@ -122,6 +122,31 @@ def test_what_is_wrong_on_one_rank(tmp_path):
     assert "path is '" in first[6] and not (tmp_path / "a").exists()
 
 
+def warnings_are_errors(path):
+    meter = Meter()
+    meter.sums[0] += dist.get_rank()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = []
+        for n, act in enumerate((libdcp.save, libdcp.save_async)):
+            try:
+                made = act({"meter": meter}, path, step=n)
+                found.append(made.wait().step if n else made.step)
+            except RuntimeWarning as why:
+                found.append(str(why))
+    libdcp.save({"w": torch.ones(3)}, path, step=9)
+    return found
+
+
+def test_warnings_that_are_errors(tmp_path):
+    """They are raised when the step is complete, and nobody waits for who raises."""
+    first, second = run_ranks(2, warnings_are_errors, str(tmp_path))
+    assert second == [0, 1]
+    assert all("'meter.sums.0' is not the same on all" in why for why in first), first
+    for n in (0, 1, 9):
+        libdcp.open(tmp_path, step=n).verify()
+
+
 def test_what_differs_after_the_first_save(tmp_path):
     """Of objects rank 0's tensors are saved, and that is told; a tensor is refused."""
     ((first, *more), (others, *rest)) = run_ranks(2, counting, str(tmp_path))

@@ -163,6 +163,20 @@ def test_the_interpreter_waits(tmp_path):
     assert libdcp.open(tmp_path / "run").info.step == 1
 
 
+def test_a_working_folder_that_is_removed(tmp_path, monkeypatch):
+    """Absolute paths need none; of others that is said."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    state = {"w": torch.rand(9)}
+    libdcp.save(state, tmp_path / "run", step=1)
+    libdcp.load(state, tmp_path / "run")
+    with pytest.raises(libdcp.UsageError, match="begins at a folder that was removed"):
+        libdcp.save(state, "run", step=2)
+    monkeypatch.chdir(tmp_path)
+
+
 AT_EXIT = """
 import atexit, sys
 late = []

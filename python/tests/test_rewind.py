@@ -71,7 +71,23 @@ def test_without_it_the_save_warns(tmp_path):
         saved(tmp_path, 17)
 
 
+class Refuses:
+    """An object that takes no state."""
+
+    def state_dict(self):
+        return {"n": 1}
+
+    def load_state_dict(self, state):
+        raise ValueError("not mine")
+
+
 def test_a_load_that_fails_sets_nothing_aside(tmp_path):
+    libdcp.save({"w": np.ones(3), "o": Refuses()}, tmp_path / "own", step=1)
+    libdcp.save({"w": np.ones(3), "o": Refuses()}, tmp_path / "own", step=2)
+    with pytest.raises(ValueError, match="not mine"):
+        into = {"w": np.zeros(3), "o": Refuses()}
+        libdcp.load(into, tmp_path / "own", step=1, rewind=True)
+    assert steps(tmp_path / "own") == ["step-00000001", "step-00000002"]
     saved(tmp_path, 1, 2)
     with pytest.raises(libdcp.MismatchError):
         libdcp.load({"w": np.zeros(3)}, tmp_path, step=1, rewind=True)

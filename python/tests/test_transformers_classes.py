@@ -94,8 +94,17 @@ def test_overrides_that_leave_ours_out():
         def _save_checkpoint(self, *args, **kwargs):
             transformers.Trainer._save_checkpoint(self, *args, **kwargs)
 
-    with pytest.warns(RuntimeWarning, match=r"Alone\._save_checkpoint calls no super"):
+    with pytest.raises(
+        libdcp.UsageError, match=r"Alone\._save_checkpoint calls no super"
+    ):
         trainer_of("unused", Alone)
+
+    class Random(transformers.Trainer):
+        def _load_rng_state(self, checkpoint):
+            pass
+
+    with pytest.warns(RuntimeWarning, match=r"Random\._load_rng_state calls no super"):
+        trainer_of("unused", Random)
     trainer = trainer_of("unused", ours=False)
     trainer._load_rng_state = types.MethodType(lambda *_: None, trainer)
     with pytest.raises(libdcp.UsageError, match="'_load_rng_state' was put on"):
@@ -157,7 +166,9 @@ def test_weights_that_others_put_beside_the_step(tmp_path):
     ckpt = tmp_path / "checkpoint-2"
     (ckpt / "model.safetensors").touch()
     trainer = trainer_of(tmp_path)
-    with pytest.warns(RuntimeWarning, match=r"model\.safetensors in .* is not of step 2"):
+    with pytest.warns(
+        RuntimeWarning, match=r"model\.safetensors was put into .* after step 2"
+    ):
         trainer.train(resume_from_checkpoint=str(ckpt))
 
 

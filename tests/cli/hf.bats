@@ -41,10 +41,13 @@ setup() {
 @test "a checkpoint of the Trainer is of the step that its folder is named by" {
     cp -r "$DCP_TESTS_DIR/formats/data/hf-trainer/run" .
     dcp-inspect verify run run/checkpoint-10
+    cp -r run/checkpoint-10 checkpoint-20 # renamed, as who merges or copies does
+    ln -s run/checkpoint-10 checkpoint-3
+    dcp-inspect verify checkpoint-20 checkpoint-3
     sed -i 's/"global_step": 10/"global_step": 5/' run/checkpoint-10/trainer_state.json
     for path in run run/checkpoint-10 run/checkpoint-10/ "$PWD/run/checkpoint-10"; do
         run -4 dcp-inspect verify "$path"
-        [[ $output == *"is of step 5, and the folder 'checkpoint-10' of step 10, as its name"* ]]
+        [[ $output == *"is of step 5, and the optimizer of step 10, as the folder 'checkpoint-10' is"* ]]
     done
     run -4 dcp-reshard run/checkpoint-10 step
     for name in checkpoint-5 checkpoint-best mine; do
@@ -79,6 +82,10 @@ setup() {
         run -0 --separate-stderr dcp-reshard model out.$to --to $to
         [[ $stderr == *"$said"* ]]
     done
+    make_safetensors model/model.safetensors \
+        $(printf "%s\n" "${names[@]}" | sed 's/c_fc.weight/c_fc.qweight/; s/c_proj.bias/c_proj.base_layer.bias/')
+    run -0 dcp-inspect verify model # quantized, wrapped
+    [[ $output != *"note"* ]]
     run -0 --separate-stderr dcp-reshard all less --select '*.weight' # as it was asked for
     [ -z "$stderr" ]
 }

@@ -42,6 +42,12 @@ QUANTIZED = {
     "NVFP4": {
         "l.weight": integers(torch.uint8, 8, 4), "l.weight_scale_2": torch.tensor(0.01),
         "l.weight_scale": (torch.rand(8, 1) + 0.5).to(torch.float8_e4m3fn)},
+    "quanto": {
+        "l.weight._data": integers(torch.int8, 4, 4), "l.weight._scale": torch.rand(4, 1),
+        "l.input_scale": torch.rand(1), "l.output_scale": torch.rand(1)},
+    "MXFP4 of gpt-oss": {
+        "experts.up_proj_blocks": integers(torch.uint8, 2, 4, 2, 16),
+        "experts.up_proj_scales": integers(torch.uint8, 2, 4, 2)},
 }  # fmt: skip
 PLAIN = {
     "bn.weight": torch.rand(4), "bn.running_mean": torch.rand(4),
@@ -50,6 +56,11 @@ PLAIN = {
     "h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8).tril(),
     "swin.relative_position_index": torch.arange(9).int().reshape(3, 3),
     "swin.relative_position_bias_table": torch.rand(9, 2),
+    "grid.offsets": integers(torch.int32, 4), "grid.embeddings": torch.rand(8, 2),
+    "moe.expert_map": integers(torch.int32, 4), "moe.w1": torch.rand(4, 2),
+    "vq.usage": integers(torch.int32, 4), "vq.embed": torch.rand(4, 2),
+    "conv.pruned_channels": integers(torch.int16, 4), "conv.weight": torch.rand(4),
+    "q.qweight": integers(torch.int32, 4, 4), "q.bias": torch.rand(4),
 }  # fmt: skip
 
 

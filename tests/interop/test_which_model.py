@@ -66,6 +66,21 @@ class WhichModel(unittest.TestCase):
                     torch_dist.save(held, checkpoint_id=folder, no_dist=True)
                     self.is_model(folder)
 
+    def test_wrapped(self):
+        """DDP's names are no names of the optimizer: its weights are the model's still."""
+        weights, state = states.get_state_dict(self.model, self.optimizer)
+        wrapped = {f"module.{name}": weight for name, weight in weights.items()}
+        average = {name: weight + 1 for name, weight in weights.items()}
+        torch.save({"model": wrapped, "ema": average, "optim": state}, "state.pt")
+        reshard("state.pt", "weights.safetensors", "safetensors", "--only", "model")
+        got = load_file("weights.safetensors")
+        self.assertEqual(set(got), set(wrapped))
+        for name, weight in wrapped.items():
+            self.assertTrue(torch.equal(got[name], weight))
+        done = subprocess.run([os.path.join(BIN, "dcp-reshard"), "state.pt", "zero", "--to",
+                               "deepspeed"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 5, done.stderr)
+
     def test_lists(self):
         ones = [torch.ones(3), torch.ones(3)]
         shadows = [p.detach() + 1 for p in self.model.parameters()]

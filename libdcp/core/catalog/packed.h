@@ -8,7 +8,10 @@
  *   l.W_q U8, l.scale, l.zero                             HQQ
  *   l.weight U8, l.weight_scale F8, l.weight_scale_2      NVFP4
  *
- * Buffers that models have of integers are none: numbers of 64 bits, masks, positions. */
+ *   l.weight._data I8, l.weight._scale, l.input_scale     quanto
+ *
+ * Known by their names: models have buffers of integers, too, as sizes, places, masks. A
+ * bias is no scale. */
 #ifndef DCP_CORE_CATALOG_PACKED_H
 #define DCP_CORE_CATALOG_PACKED_H
 

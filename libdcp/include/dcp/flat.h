@@ -441,8 +441,6 @@ struct dcp_flat_load_options {
     void (*log)(void *self, int32_t level, const char *message);
     void *self;
     int32_t with_optimizer; /* see struct dcp_load_options */
-    int32_t rewind; /* training goes on from this step: those above it are set aside, see
-                     * dcp_supersede */
 };
 struct dcp_flat_load_result {
     size_t struct_size;
@@ -458,6 +456,12 @@ DCP_PUBLIC int32_t dcp_flat_load(const struct dcp_flat_load_options *options,
                                  struct dcp_flat_load_result *out_result,
                                  struct dcp_flat_loaded **out_loaded,
                                  struct dcp_flat_error *err);
+/* Collective, once all is loaded, when training goes on from options->step: the steps
+ * above it are set aside, see dcp_supersede. Path, threads and log of the options count,
+ * too. */
+DCP_PUBLIC int32_t dcp_flat_rewind(const struct dcp_flat_load_options *options,
+                                   const struct dcp_flat_comm *comm,
+                                   struct dcp_flat_error *err);
 /* Object i of the step. Errors: NOT_FOUND (behind the last). */
 DCP_PUBLIC int32_t dcp_flat_loaded_object(struct dcp_flat_loaded *loaded, uint64_t i,
                                           struct dcp_flat_object *out);

@@ -413,7 +413,6 @@ class LoadOptions(Sized):
         ("log", OnLog),
         ("self", c_void_p),
         ("with_optimizer", c_int32),
-        ("rewind", c_int32),
     ]
 
 
@@ -494,6 +493,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
         POINTER(_HANDLE),
         _ERROR,
     ),
+    "rewind": (POINTER(LoadOptions), POINTER(Comm), _ERROR),
     "loaded_object": (_HANDLE, c_uint64, POINTER(Object)),
     "loaded_free": (_HANDLE,),
     "repair": (POINTER(RepairOptions), _HOOKS, POINTER(RepairResult), _ERROR),

@@ -19,7 +19,7 @@ from . import _abi
 from ._errors import CommError, Error, UsageError
 from ._ranks import ByGroup, Ranks, check_group, not_heard
 from ._tcp import SAVES
-from ._warn import warn
+from ._warn import Told, warn, warn_all
 
 if TYPE_CHECKING:
     from ._state import State
@@ -59,6 +59,7 @@ class Handle:
         self._why: BaseException | None = None
         self._at: Any = None  # where that was raised
         self._messages: list[str] = []
+        self._warnings: list[Told] = []
         self._told = False
 
     def done(self) -> bool:
@@ -77,6 +78,7 @@ class Handle:
         if not self._told:
             self._told = True
             tell(self._messages)
+            warn_all(self._warnings)
         if self._why is not None:
             raise self._why.with_traceback(self._at)  # it grows where it is raised again
         assert self._result is not None
@@ -201,9 +203,13 @@ class Saver:
             result.written_bytes,
         )
 
-    def finish_beside(self, step: int, ranks: Ranks) -> Handle:
-        """Let it be finished by a thread, which has its own way to talk to the others."""
+    def finish_beside(self, step: int, ranks: Ranks, warnings: list[Told]) -> Handle:
+        """Let it be finished by a thread, which has its own way to talk to the others.
+
+        warnings: that are given when it is waited for.
+        """
         self.in_flight = handle = Handle(step)
+        handle._warnings = warnings
         # No daemon: the interpreter waits for it before it ends, unless it does already.
         if threading.main_thread().is_alive():
             threading.Thread(
@@ -250,7 +256,8 @@ def saver_of(ranks: Ranks, path: bytes, threads: int) -> Saver:
     if not path:
         raise UsageError("a save needs the path of a run folder")
     # Not abspath: "..", behind a link, is of where that leads, as for a load.
-    path = os.path.join(os.getcwdb(), path)
+    if not os.path.isabs(path):
+        path = os.path.join(os.getcwdb(), path)
     known = settle(ranks)
     fits = (
         known is not None

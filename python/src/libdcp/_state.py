@@ -23,7 +23,7 @@ from ._optimizer import MOMENTS, Optimizer
 from ._shared import Shared
 from ._stateful import Places, Stateful
 from ._values import RANDOM, Pickle, code_of, digest, is_json, is_random
-from ._warn import warn
+from ._warn import Told, warn
 
 if TYPE_CHECKING:
     from ._loaded import Loaded
@@ -67,6 +67,7 @@ class State:
         self.optimizers: list[Optimizer] = []
         self.any_optimizers = False  # on any rank
         self._of_objects: set[str] = set()  # tensors that objects have
+        self.warnings: list[Told] = []  # for when the act is over
         self._shared: Shared | None = None
         self.remarks: list[str] = []  # what a load warns of, once for all ranks
         self._left_out = Entries()

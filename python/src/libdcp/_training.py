@@ -31,7 +31,7 @@ from ._saver import (
     turn_of,
 )
 from ._state import Staging, State
-from ._warn import warn
+from ._warn import warn, warn_all, warnings_later
 
 EXPORT_NAME = "pytorch_model.bin"
 
@@ -65,14 +65,24 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
-@no_collections()
 def agreed(
     make: Callable[[], State], ranks: Ranks, act: str, how: Mapping[str, Any]
 ) -> State:
     """What all ranks hold; what is wrong on one of them is raised on all.
 
-    act: that they do, and how: as all of them must do it.
+    act: that they do, and how: as all of them must do it. Warnings wait: where they are
+    errors they must not be raised on one rank while the others go on.
     """
+    with warnings_later() as told:
+        made = _agreed(make, ranks, act, how)
+    made.warnings = told
+    return made
+
+
+@no_collections()
+def _agreed(
+    make: Callable[[], State], ranks: Ranks, act: str, how: Mapping[str, Any]
+) -> State:
     import hashlib  # which brings libraries with it
 
     states: list[State] = []  # this rank's, when it is made
@@ -204,7 +214,7 @@ def save_async(
     except BaseException:
         tell(saver.messages())
         raise
-    return saver.finish_beside(step, beside)
+    return saver.finish_beside(step, beside, made.warnings)
 
 
 def write(
@@ -222,9 +232,11 @@ def write(
         saver = saver_of(ranks, _abi.raw(path) or b"", threads)
         try:
             saver.start(ranks, made, in_place=True, **how)
-            return saver.finish(ranks)
+            result = saver.finish(ranks)
         finally:
             tell(saver.messages())
+    warn_all(made.warnings)
+    return result
 
 
 def _agreed_save(
@@ -252,6 +264,14 @@ def check_place(path: Any, threads: Any) -> None:
         raise UsageError(f"{path!r} is no path of a run folder: {why}") from None
     if not given:
         raise UsageError(f"{path!r} is no path of a run folder")
+    if not os.path.isabs(given):
+        try:
+            os.getcwd()
+        except OSError:
+            raise UsageError(
+                f"{path!r} begins at a folder that was removed",
+                hint="give an absolute path",
+            ) from None
     _whole("threads", threads)
 
 
@@ -345,7 +365,6 @@ def load(
         path=_abi.raw(path),
         step=-1 if step is None else step,
         with_optimizer=made.any_optimizers,
-        rewind=how["rewind"],
         allow_cast=how["allow_cast"],
         no_verify=not how["verify"],
         threads=threads,
@@ -379,12 +398,16 @@ def load(
         return got.others
 
     others = on_all(ranks, fill)[ranks.rank] if made.looks else fill()
+    if rewind:  # now that nothing of the load can fail
+        options.step = result.step
+        call(ranks, _abi.lib.dcp_flat_rewind, ctypes.byref(options), ranks.told)
     if others:
         names = ", ".join(f"'{name}'" for name in sorted(others))
         got.remarks.append(
             f"{result.world_size} ranks saved values of their own of {names}; "
             f"all {ranks.world_size} have got those of one"
         )
+    warn_all(made.warnings)
     for remark in [*made.remarks, *got.remarks] if ranks.rank == 0 else ():
         warn(remark)
     return LoadResult(

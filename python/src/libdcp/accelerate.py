@@ -175,8 +175,8 @@ def _steps_of_ours(folder: str) -> dict[int, str]:
 def _told_by(step: str) -> dict[str, Any] | None:
     """What `save_state` put into a step of its own."""
     with open_checkpoint(step) as ckpt:
-        told: dict[str, Any] | None = ckpt.objects.get(MARK)
-        return told
+        told = ckpt.objects.get(MARK)
+    return {} if told is True else told  # the first steps had nothing to tell
 
 
 def _newest_in(folder: str) -> tuple[bool, int | None, dict[str, Any]]:
@@ -192,7 +192,8 @@ def _newest_in(folder: str) -> tuple[bool, int | None, dict[str, Any]]:
             _told_by(os.path.join(folder, name))  # one that is corrupt may be ours
         return bool(steps and not theirs), None, {}
     told = _told_by(os.path.join(folder, ours[max(ours)])) or {}
-    later = [n for n in theirs if told["theirs"].get(n) != theirs[n]]
+    known = told.get("theirs", theirs)
+    later = [n for n in theirs if known.get(n) != theirs[n]]
     if later:
         raise MismatchError(
             f"{folder} has {ours[max(ours)]} of libdcp, and {min(later)}, which "
@@ -240,6 +241,8 @@ def _check_counts(
             raise MismatchError(
                 text, hint="register as many before load_state as there were"
             )
+        if n == 1 and name in ("models", "optimizers"):
+            raise MismatchError(text, hint="prepare as many before load_state")
         if is_first and n < saved[name]:
             warn(f"{text}: the others are not loaded")
 

@@ -75,7 +75,8 @@ class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
 
 def _check_place(place: Any) -> None:
     """Warn of what does not come to be."""
-    if str(place) != "cpu":
+    places = place.values() if isinstance(place, dict) else [place]
+    if any(str(one).partition(":")[0] != "cpu" for one in places):
         warn(f"map_location={place!r} does nothing: tensors of a step come to the CPU")
 
 

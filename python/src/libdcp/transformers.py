@@ -74,6 +74,12 @@ def hook(trainer: Any, *, trust_pickles: bool = False, **how: Any) -> Any:
                 hint="override it in a class that calls super()",
             )
         if not _reaches_super(kind, name):
+            if name == "_save_checkpoint":
+                raise UsageError(
+                    f"{kind.__name__}.{name} calls no super(): it would save without "
+                    "libdcp",
+                    hint="let it call super()._save_checkpoint(...)",
+                )
             warn(
                 f"{kind.__name__}.{name} calls no super(): what it does is not done by "
                 "libdcp"
@@ -326,7 +332,10 @@ def _check_files(folder: str, ckpt: Any) -> None:
             hint="take an older checkpoint, or a copy of this file",
         )
     if weights:
-        warn(f"{weights[0]} in {folder} is not of step {ckpt.info.step}, which is loaded")
+        warn(
+            f"{weights[0]} was put into {folder} after step {ckpt.info.step}, which is "
+            "loaded"
+        )
 
 
 def _came_later(folder: str, ckpt: Any, patterns: tuple[str, ...]) -> list[str]:
