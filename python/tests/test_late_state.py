@@ -312,3 +312,25 @@ def test_buffers_that_the_model_has_not(tmp_path):
     net = torch.nn.BatchNorm1d(2, track_running_stats=False)
     with pytest.warns(RuntimeWarning, match="the step has 3 buffers that no model has"):
         libdcp.load({"model": net}, tmp_path)
+
+
+def test_gradients_in_a_dtype_of_their_own(tmp_path):
+    """bf16 weights may have gradients in fp32."""
+
+    def made():
+        net = torch.nn.Linear(3, 2).bfloat16()
+        if not hasattr(net.weight, "grad_dtype"):
+            pytest.skip("this PyTorch has no grad_dtype")
+        for p in net.parameters():
+            p.grad_dtype = torch.float32
+        return {"model": net, "optim": torch.optim.SGD(net.parameters(), momentum=0.9)}
+
+    state, into = made(), made()
+    for p in state["model"].parameters():
+        p.grad = torch.ones_like(p, dtype=torch.float32)
+    state["optim"].step()
+    libdcp.save(state, tmp_path, step=1)
+    libdcp.load(into, tmp_path)
+    told = [s["optim"].state_dict()["state"] for s in (state, into)]
+    assert str(told[0]) == str(told[1]) and told[0]
+    assert into["model"].weight.grad is None

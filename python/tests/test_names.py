@@ -154,3 +154,29 @@ def test_many_optimizers(tmp_path):
     libdcp.save({"model": net, "optims": optims}, tmp_path, step=1)
     libdcp.load({"model": net, "optims": optims}, tmp_path)
     assert time.perf_counter() - begin < 6
+
+
+@pytest.mark.parametrize("first", ("emb", "head"))
+def test_a_name_that_is_the_end_of_a_tied_one(tmp_path, first):
+    """State goes to the weight that it is of, by whichever of its names."""
+
+    def made(order):
+        net = torch.nn.Module()
+        for name in order:
+            setattr(net, name, torch.nn.Linear(4, 4, bias=False))
+        net.head.weight = net.emb.weight
+        net.weight = torch.nn.Parameter(torch.zeros(4))
+        return {"model": net, "optim": torch.optim.AdamW(net.parameters())}
+
+    state = made((first, "head" if first == "emb" else "emb"))
+    into = made(("emb", "head"))
+    for p in state["model"].parameters():
+        p.grad = torch.full_like(p, float(p.dim()))
+    state["optim"].step()
+    libdcp.save(state, tmp_path, step=1)
+    libdcp.load(into, tmp_path)
+    for name in ("weight", "emb.weight"):
+        ours, theirs = (
+            s["optim"].state[s["model"].get_parameter(name)] for s in (state, into)
+        )
+        assert str(ours) == str(theirs) and ours

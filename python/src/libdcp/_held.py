@@ -406,9 +406,10 @@ def _made_state(optimizer: Any, likes: Sequence[dict[str, Any]]) -> dict[Any, An
             if "lr" in group:
                 lr = group["lr"]
                 group["lr"] = torch.zeros_like(lr) if is_tensor(lr) else 0.0
-            for param in group["params"]:
-                param.grad = torch.zeros_like(param)
         try:
+            for param in (p for group in optimizer.param_groups for p in group["params"]):
+                dtype = getattr(param, "grad_dtype", None) or param.dtype
+                param.grad = torch.zeros_like(param, dtype=dtype)
             # Of its class: wrappers, as those of schedulers, count calls.
             type(optimizer).step(optimizer)
         except Exception:  # sparse gradients, a closure: the step says what there was

@@ -380,9 +380,16 @@ class State:
 
     @property
     def _weights(self) -> set[str]:
-        """Names of all weights, those of other ranks' stages among them."""
-        held = self.entries
-        return {name for name, role in zip(held.names, held.roles) if role == "model"}
+        """Names of all weights, those of other ranks' stages among them, and all that
+        tied ones have: a shorter name may be the end of any of them.
+        """
+        pairs = (
+            p
+            for held in (self.entries, self._left_out)
+            for p in zip(held.names, held.roles)
+        )
+        found = {name for name, role in pairs if role == "model"}
+        return found.union(self._weight_names.tied)
 
     def leave_out(self, names: set[str]) -> None:
         """Do not ask the step for these; `fill` finds what they are."""
