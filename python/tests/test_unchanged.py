@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections import OrderedDict, defaultdict
 
 import pytest
@@ -264,3 +265,45 @@ def test_all_is_put_back_though_one_thing_cannot_be():
         assert weight.grad is None and not optim._optimizer_step_post_hooks
         bias.data = bias.data.to("meta")
     assert weight.grad is grad and optim._optimizer_step_post_hooks
+
+
+class Drawing(torch.optim.SGD):
+    """Draws from generators of all kinds, and counts in what it holds."""
+
+    def __init__(self, params):
+        super().__init__(params, lr=0.1)
+        self.numpy = pytest.importorskip("numpy")
+        self.random = {"torch": torch.Generator(), "own": random.Random(1)}
+        self.drawn = [self.numpy.random.default_rng(1), self.numpy.random.RandomState(1)]
+        self.counts = self.numpy.zeros(2)
+        self.helper = type("Helper", (), {})()
+        self.helper.n, self.helper.seen = 0, []
+
+    def step(self, closure=None):
+        self.counts += 1
+        self.helper.n += 1
+        self.helper.seen.append(self.draws())
+
+    def draws(self):
+        return [
+            *(random.random(), self.numpy.random.rand(), torch.rand(()).item()),
+            torch.rand((), generator=self.random["torch"]).item(),
+            *(self.random["own"].random(), self.drawn[0].random(), self.drawn[1].rand()),
+        ]
+
+
+def test_generators_arrays_and_helpers(tmp_path):
+    told = []
+    for loads in (False, True):
+        state = made(Drawing)
+        optim, helper = state["optim"], state["optim"].helper
+        random.seed(0)
+        optim.numpy.random.seed(0)
+        optim.random["torch"].manual_seed(0)
+        if loads:
+            with pytest.raises(libdcp.NotFoundError):
+                libdcp.load(state, tmp_path)
+        assert optim.helper is helper and (helper.n, helper.seen) == (0, [])
+        assert not optim.counts.any()
+        told.append(optim.draws())
+    assert told[0] == told[1]

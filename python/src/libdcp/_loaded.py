@@ -58,15 +58,21 @@ class Loaded:
         return found
 
     @property
+    def is_resharded(self) -> bool:
+        """Whether other ranks saved it: as many as these each get their own."""
+        return self._saved_by != self._n_ranks
+
+    @property
     def names(self) -> set[str]:
         """Of all values, whichever rank's."""
         return {first_name(name) for name in self._objects}
 
     def all_of(self, name: str) -> list[Any]:
-        """A value of each rank that has it: this rank's own first."""
-        at = (f"{name}@{rank}" for rank in range(1, self._saved_by))
-        named = [n for n in (name, *at) if n in self._objects]
-        return [self.value_of(name), *map(self._decoded, named)] if named else []
+        """A value of each rank that has it: this rank's own first, where it has one."""
+        at = [f"{name}@{rank}" for rank in range(1, self._saved_by)]
+        own = name if self.is_resharded else f"{name}@{self._rank}"
+        named = [n for n in (own, name, *at) if n in self._objects]
+        return list(map(self._decoded, named))
 
     def has_value(self, name: str) -> bool:
         """Whether the step has such a plain value."""
@@ -78,8 +84,9 @@ class Loaded:
     def value_of(self, name: str) -> Any:
         """Give a plain value that was loaded: this rank's own, where it has one."""
         held = [r for r in range(1, self._saved_by) if f"{name}@{r}" in self._objects]
-        if held and self._saved_by != self._n_ranks:
-            self.others.add(name)
+        if held and self.is_resharded:
+            if len(held) > 1 or name in self._objects:
+                self.others.add(name)
         elif self._rank in held:
             name = f"{name}@{self._rank}"
         if held and name not in self._objects:

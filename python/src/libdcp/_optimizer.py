@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ._state import State
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+_OF_PARAMS = ("params", "param_names")  # of what is in groups
 
 
 class Optimizer:
@@ -123,6 +124,8 @@ class Optimizer:
         settings = loaded.all_of(self._name)
         if not settings:
             raise NotFoundError(f"the step has no value '{self._name}'")
+        if loaded.is_resharded and not _set_alike(settings):
+            loaded.others.add(self._name)
         kind = settings[0].get("type")
         is_other = kind and kind.lower() != self._type.lower()
         if is_other:
@@ -133,7 +136,7 @@ class Optimizer:
         pairs = _paired(self._held.groups, self.check(settings))
         for like, (group, saved) in zip(self._held.likes, pairs):
             for name, value in saved.items():
-                if name not in ("params", "param_names"):
+                if name not in _OF_PARAMS:
                     group[name] = _like(like.get(name), value)
         if not is_other:
             self._held.take_values(loaded)
@@ -148,6 +151,15 @@ class Optimizer:
                 if not is_tensor(values[kind]):
                     values[kind] = loaded.value_of(name)
         self._held.put(loaded)
+
+
+def _set_alike(settings: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether ranks differ in weights alone, as stages of a pipeline do."""
+    rest = [
+        [{k: v for k, v in group.items() if k not in _OF_PARAMS} for group in groups]
+        for groups in (one.get("param_groups", ()) for one in settings)
+    ]
+    return all(one == rest[0] for one in rest)
 
 
 def _updates(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ._kinds import classes, is_tensor
@@ -16,7 +18,8 @@ _HOOKS_OF_ALL = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 class Before:
     """What an optimizer holds, and those that it wraps: attributes, groups, lists and
-    dicts in them, and the numbers of tensors, weights among them.
+    dicts in them, the numbers of tensors and arrays, weights among them, generators, and
+    attributes of the objects that it holds, not of those that these hold.
 
     Each optimizer writes what it likes in a step, also with a rate of 0.
     """
@@ -25,13 +28,19 @@ class Before:
         """Copy it; but: what no update writes to."""
         self._held: list[tuple[Any, Any]] = []
         self._numbers: list[tuple[Any, Any, Any]] = []
-        seen = set(map(id, but))
-        left: list[Any] = [optimizer]
+        self._resets: list[Callable[[], Any]] = []  # of arrays and generators
+        self._seen = set(map(id, but))
+        helpers: list[Any] = []
+        self._look([optimizer], helpers)
+        self._look([one.__dict__ for one in helpers], [])
+
+    def _look(self, left: list[Any], helpers: list[Any]) -> None:
+        """Copy what is in these; helpers: get the objects that are found."""
         while left:
             one = left.pop()
-            if id(one) in seen:
+            if id(one) in self._seen:
                 continue
-            seen.add(id(one))
+            self._seen.add(id(one))
             if is_tensor(one):
                 self._copy(one)
             elif isinstance(one, classes()[2]):
@@ -44,6 +53,10 @@ class Before:
                 left.extend(one)
             elif isinstance(one, tuple):
                 left.extend(one)
+            elif (reset := _reset_of(one)) is not None:
+                self._resets.append(reset)
+            elif _is_helper(one):
+                helpers.append(one)
 
     def _copy(self, tensor: Any) -> None:
         import torch
@@ -62,9 +75,43 @@ class Before:
                 each.callback(_refill, held, before)
             for tensor, held, numbers in self._numbers:
                 each.callback(_rewrite, tensor, held, numbers)
+            for reset in self._resets:
+                each.callback(reset)
+
+
+def _is_helper(one: Any) -> bool:
+    """Whether it is an object with attributes, and no function, class or module."""
+    own = not isinstance(one, type) and type(one).__module__ not in ("builtins", "torch")
+    return own and isinstance(getattr(one, "__dict__", None), dict)
+
+
+def _reset_of(one: Any) -> Callable[[], Any] | None:
+    """What makes an array or a generator what it is now."""
+    import torch
+
+    numpy = sys.modules.get("numpy")
+    if isinstance(one, torch.Generator):
+        return functools.partial(one.set_state, one.get_state().clone())
+    if isinstance(one, random.Random):
+        return functools.partial(one.setstate, one.getstate())
+    if numpy is None:
+        return None
+    if isinstance(one, numpy.ndarray):
+        is_open = one.flags.writeable
+        return functools.partial(numpy.copyto, one, one.copy()) if is_open else None
+    if isinstance(one, numpy.random.RandomState):
+        return functools.partial(one.set_state, one.get_state(legacy=False))
+    if isinstance(one, numpy.random.Generator):
+        one = one.bit_generator
+    if isinstance(one, numpy.random.BitGenerator):
+        return functools.partial(setattr, one, "state", one.state)
+    return None
 
 
 def _refill(held: Any, before: Any) -> None:
+    now, was = _ids(held), _ids(before)
+    if now == was:
+        return  # others may be at it
     if isinstance(held, list):
         held[:] = before
         return
@@ -73,6 +120,11 @@ def _refill(held: Any, before: Any) -> None:
         held.extend(before)
     else:
         held.update(before)
+
+
+def _ids(held: Any) -> list[int]:
+    found = list(map(id, held))
+    return [*found, *map(id, held.values())] if isinstance(held, dict) else found
 
 
 def _rewrite(tensor: Any, held: Any, numbers: Any) -> None:
@@ -98,6 +150,11 @@ def unchanged(optimizer: Any, but: Iterable[Any] = ()) -> Iterator[None]:
     }
     with contextlib.ExitStack() as after:
         after.enter_context(torch.random.fork_rng(devices))  # some round by chance
+        after.callback(random.setstate, random.getstate())
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            held = numpy.random.get_state(legacy=False)
+            after.callback(numpy.random.set_state, held)
         after.callback(Before(optimizer, but).put_back)
         after.enter_context(apart(optimizer))
         yield
