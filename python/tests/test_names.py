@@ -180,3 +180,30 @@ def test_a_name_that_is_the_end_of_a_tied_one(tmp_path, first):
             s["optim"].state[s["model"].get_parameter(name)] for s in (state, into)
         )
         assert str(ours) == str(theirs) and ours
+
+
+def stage(path, *rates):
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    net = torch.nn.ModuleDict({f"l{rank}": torch.nn.Linear(2, 2)})
+    optim = torch.optim.AdamW(net.parameters(), lr=rates[rank])
+    for p in net.parameters():
+        p.sum().backward()
+    optim.step()
+    libdcp.save({"model": net, "optim": optim}, path, step=1)
+
+
+@pytest.mark.parametrize("rates", ((0.1, 0.1), (0.1, 0.2)))
+def test_stages_that_one_rank_loads(tmp_path, rates):
+    """Of what is set of the optimizer something is lost where they differ in it."""
+    run_ranks(2, stage, tmp_path, *rates)
+    net = torch.nn.ModuleDict({f"l{i}": torch.nn.Linear(2, 2) for i in (0, 1)})
+    into = {"model": net, "optim": torch.optim.AdamW(net.parameters(), lr=1.0)}
+    if rates[0] == rates[1]:
+        libdcp.load(into, tmp_path)
+    else:
+        with pytest.warns(RuntimeWarning, match="values of their own of 'optimizer'"):
+            libdcp.load(into, tmp_path)
+    assert into["optim"].param_groups[0]["lr"] == 0.1
+    assert len(into["optim"].state) == 4

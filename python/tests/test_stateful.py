@@ -6,6 +6,7 @@ import collections
 import enum
 import random
 from collections import OrderedDict, namedtuple
+from collections.abc import MutableMapping
 
 import pytest
 from conftest import peer
@@ -275,3 +276,75 @@ def test_values_come_back_as_they_are_or_not_at_all(tmp_path):
         libdcp.load(state, tmp_path)
     libdcp.load(state, tmp_path, trust_pickles=True)
     assert state == values and state["mode"] is Mode.A
+
+
+class Store(MutableMapping):
+    """Keeps its items in a dict of its own, and cannot be copied."""
+
+    def __init__(self, **held):
+        self._held = held
+
+    def __getitem__(self, key):
+        return self._held[key]
+
+    def __setitem__(self, key, value):
+        self._held[key] = value
+
+    def __delitem__(self, key):
+        del self._held[key]
+
+    def __iter__(self):
+        return iter(self._held)
+
+    def __len__(self):
+        return len(self._held)
+
+
+class Ring(list):
+    at = 0
+
+
+@pytest.mark.filterwarnings("ignore:.*has none yet")
+@pytest.mark.parametrize("now", ({}, {"a": torch.zeros(1), "b": 0}))
+def test_a_mapping_that_is_emptied_first(tmp_path, now):
+    """What it gets has no memory of the one that it has."""
+
+    class Taking(Holder):
+        def load_state_dict(self, held):
+            self.held["in"].clear()
+            self.held["in"].update(held["in"])
+
+    held = {"in": Store(a=torch.ones(1), b=7)}
+    libdcp.save({"x": Holder(held)}, tmp_path, step=1)
+    into = Taking({"in": Store(**now)})
+    libdcp.load({"x": into}, tmp_path)
+    assert dict(into.held["in"]) == {"a": torch.ones(1), "b": 7}
+
+
+@pytest.mark.filterwarnings("ignore:.*has none yet")
+def test_attributes_of_containers(tmp_path):
+    def make(n):
+        ring = Ring([torch.full((1,), float(n))])
+        ring.at, ring.seen = n, {n: "x"}
+        return {"ring": ring}
+
+    late = collections.defaultdict(list, a=[torch.ones(1)])
+    libdcp.save({"x": Holder({**make(3), "late": late})}, tmp_path, step=1)
+    into = Holder(make(0))
+    libdcp.load({"x": into}, tmp_path)
+    ring = into.held["ring"]
+    assert (ring, ring.at, ring.seen) == ([torch.full((1,), 3.0)], 3, {3: "x"})
+    assert into.held["late"].default_factory is list
+    assert into.held["late"] == late
+
+
+@pytest.mark.filterwarnings("ignore:.*has none yet")
+@pytest.mark.parametrize("lost", (torch.ones(1), [torch.ones(1)], Holder(1)))
+def test_attributes_that_are_not_saved(tmp_path, lost):
+    ring = Ring([torch.zeros(1)])
+    ring.last, ring.same = lost, [ring[0]]
+    with pytest.warns(RuntimeWarning, match=r"'x\.r' is saved without its 'last': no p"):
+        libdcp.save({"x": Holder({"r": ring})}, tmp_path, step=1)
+    made = collections.defaultdict(lambda: 3, a=torch.ones(1))
+    with pytest.warns(RuntimeWarning, match="'x' is saved without its 'default_factory'"):
+        libdcp.save({"x": Holder(made)}, tmp_path, step=2)

@@ -197,6 +197,11 @@ class State:
         return self._n_ranks == 1
 
     @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0."""
+        return self._rank == 0
+
+    @property
     def is_save(self) -> bool:
         """Whether values are saved, and not only places for them."""
         return self._step is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import pickle
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import (
     Callable,
     Iterator,
@@ -17,10 +17,11 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any
 
 from ._array import is_array
-from ._errors import MismatchError, UsageError
+from ._errors import MismatchError, UnsupportedError, UsageError
 from ._held import cut_as
 from ._kinds import has_tensors, is_tensor
 from ._values import plain_pickle, unpickled
+from ._warn import warn
 
 if TYPE_CHECKING:
     from ._loaded import Loaded
@@ -81,7 +82,9 @@ class Stateful:
         self.names = [name for name, _, _ in self._places.values]  # of plain values
         # Where other ranks may have tensors in it, that this one has none is told, too.
         tree = _tree_of(key, mine) if has_tensors(mine) or not state.is_alone else None
-        state.add_value(f"{TREE}.{key}", tree) if state.is_save and tree else None
+        if state.is_save and tree:
+            state.add_value(f"{TREE}.{key}", tree)
+            _warn_of(key, mine, tree, state.is_first)
 
     def load(self, loaded: Loaded) -> None:
         key, tree = self._key, f"{TREE}.{self._key}"
@@ -131,7 +134,8 @@ def _tree_of(name: str, value: Any) -> Any:
             if type(value) is make:
                 return {kind: pairs}
         code = _code_of_class(value)
-        return None if code is None else {"dict of class": [code, pairs]}
+        held = {"dict of class": [code, pairs, *_attributes(value)[0]]}
+        return None if code is None else held
     if isinstance(value, tuple) and hasattr(value, "_make"):
         return _list_of_class("tuple of class", name, value)
     if isinstance(value, list):
@@ -142,7 +146,60 @@ def _tree_of(name: str, value: Any) -> Any:
 def _list_of_class(kind: str, name: str, value: Sequence[Any]) -> Any:
     items = [_tree_of(f"{name}.{i}", item) for i, item in enumerate(value)]
     code = _code_of_class(value)
-    return None if code is None or None in items else {kind: [code, items]}
+    is_lost = code is None or None in items
+    return None if is_lost else {kind: [code, items, *_attributes(value)[0]]}
+
+
+def _attributes(value: Any) -> tuple[list[str], list[str]]:
+    """The code of those that are plain data, where there are some, and names of others.
+
+    Those whose tensors are all items are where a class keeps these.
+    """
+    held = dict(getattr(value, "__dict__", {}))
+    if isinstance(value, defaultdict) and value.default_factory is not None:
+        held["default_factory"] = value.default_factory
+    items = set(_ids_in(value))
+    keeps = [
+        k for k, v in held.items() if has_tensors(v) and items.issuperset(_ids_in(v))
+    ]
+    held = {k: v for k, v in held.items() if k not in keeps}
+    plain = {k: v for k, v in held.items() if plain_pickle(k, v) is not None}
+    data = plain_pickle("attributes", plain) if plain else None
+    codes = [base64.b64encode(data).decode()] if data else []
+    return codes, [k for k in held if k not in plain]
+
+
+def _ids_in(value: Any) -> Iterator[int]:
+    """Those of all tensors and arrays in it."""
+    if isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _ids_in(item)
+    elif is_tensor(value) or is_array(value):
+        yield id(value)
+
+
+def _warn_of(name: str, value: Any, tree: Any, is_first: bool) -> None:
+    """Warn of what does not come back of containers; on rank 0 of what takes trust."""
+    ((kind, held),) = tree.items()
+    if kind in _OF_CLASS:
+        lost = ", ".join(f"'{k}'" for k in _attributes(value)[1])
+        if lost:
+            warn(f"'{name}' is saved without its {lost}: no plain data")
+        try:
+            unpickled(name, base64.b64decode(held[0]), trust=False)
+        except UnsupportedError:
+            made = f"{type(value).__module__}.{type(value).__qualname__}"
+            told = f"'{name}' is a {made}: a load into an object that has none yet wants"
+            warn(f"{told} trust_pickles=True") if is_first else None
+        held = held[1]
+    if kind in _TENSORS or kind == "value":
+        return
+    if isinstance(value, Mapping):
+        for (key, item), (_, inner) in zip(value.items(), held):
+            _warn_of(f"{name}.{key}", item, inner, is_first)
+    else:
+        for i, (item, inner) in enumerate(zip(value, held)):
+            _warn_of(f"{name}.{i}", item, inner, is_first)
 
 
 def _code_of_key(key: Any) -> Any:
@@ -193,8 +250,9 @@ def _is_tree(value: Any) -> bool:
             for pair in held
         )
     if kind in _OF_CLASS:
-        pair = type(held) is list and len(held) == 2 and type(held[0]) is str
-        return pair and _is_tree({_OF_CLASS[kind]: held[1]})
+        parts = held if type(held) is list and len(held) in (2, 3) else [None]
+        texts = all(type(part) is str for part in (parts[0], *parts[2:]))
+        return texts and _is_tree({_OF_CLASS[kind]: parts[1]})
     return kind in (*_TENSORS, "value") and type(held) is str
 
 
@@ -219,6 +277,27 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
         yield from _leaves({_OF_CLASS[kind]: held[1]})
 
 
+def _emptied(like: Any) -> Any:
+    """A container as this one that is empty, and shares no memory for items with it."""
+    if isinstance(like, (list, dict)) or hasattr(like, "__copy__"):
+        made = copy.copy(like)
+    else:  # a shallow copy would have the dict that it keeps them in
+        try:
+            made = copy.deepcopy(like, {id(item): item for item in like.values()})
+        except Exception:
+            made = type(like)()
+    made.clear()
+    return made
+
+
+def _set_attributes(made: Any, plain: Mapping[str, Any]) -> None:
+    for name, value in plain.items():
+        if name == "default_factory" and isinstance(made, defaultdict):
+            made.default_factory = value
+        else:
+            vars(made)[name] = value
+
+
 def _made(tree: Any, like: Any, loaded: Loaded, rest: Mapping[str, Any]) -> Any:
     """The state; `like`: what stands there now, filled where the step has it, too."""
     ((kind, held),) = tree.items()
@@ -235,13 +314,15 @@ def _made(tree: Any, like: Any, loaded: Loaded, rest: Mapping[str, Any]) -> Any:
             make = unpickled("the class of a container", code, loaded.trust)
         plain = _made({_OF_CLASS[kind]: held[1]}, like, loaded, rest)
         if kind == "tuple of class":
-            return make._make(plain)
-        filled = copy.copy(like) if type(like) is make else make()
-        filled.clear()
-        if kind == "list of class":
-            filled.extend(plain)
+            filled = make._make(plain)
         else:
-            filled.update(plain)
+            filled = _emptied(like) if type(like) is make else make()
+            put = filled.extend if kind == "list of class" else filled.update
+            put(plain)
+        for code in held[2:]:
+            _set_attributes(
+                filled, unpickled("attributes", base64.b64decode(code), False)
+            )
         return filled
     if kind in _LISTS:
         old = like if isinstance(like, (list, tuple)) else ()
