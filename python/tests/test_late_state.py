@@ -334,3 +334,24 @@ def test_gradients_in_a_dtype_of_their_own(tmp_path):
     told = [s["optim"].state_dict()["state"] for s in (state, into)]
     assert str(told[0]) == str(told[1]) and told[0]
     assert into["model"].weight.grad is None
+
+
+def test_a_number_that_the_step_lacks(tmp_path):
+    """It is refused before anything is written to."""
+
+    class Numbered(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["n"] = 1
+
+    state = {"model": torch.nn.Linear(2, 2)}
+    state["optim"] = sgd(momentum=0.9)(state["model"].parameters())
+    train(state, 1)
+    libdcp.save(state, tmp_path, step=1)
+    into = {"model": torch.nn.Linear(2, 2)}
+    into["optim"] = Numbered(into["model"].parameters(), lr=0.1, momentum=0.9)
+    before = into["model"].weight.clone()
+    with pytest.raises(libdcp.NotFoundError, match=r"no value 'optimizer\.n"):
+        libdcp.load(into, tmp_path)
+    assert torch.equal(into["model"].weight, before)

@@ -187,7 +187,7 @@ def stage(path, *rates):
 
     rank = dist.get_rank()
     net = torch.nn.ModuleDict({f"l{rank}": torch.nn.Linear(2, 2)})
-    optim = torch.optim.AdamW(net.parameters(), lr=rates[rank])
+    optim = Counts(net.parameters(), lr=rates[rank])
     for p in net.parameters():
         p.sum().backward()
     optim.step()
@@ -199,11 +199,11 @@ def test_stages_that_one_rank_loads(tmp_path, rates):
     """Of what is set of the optimizer something is lost where they differ in it."""
     run_ranks(2, stage, tmp_path, *rates)
     net = torch.nn.ModuleDict({f"l{i}": torch.nn.Linear(2, 2) for i in (0, 1)})
-    into = {"model": net, "optim": torch.optim.AdamW(net.parameters(), lr=1.0)}
+    into = {"model": net, "optim": Counts(net.parameters(), lr=1.0)}
     if rates[0] == rates[1]:
         libdcp.load(into, tmp_path)
     else:
         with pytest.warns(RuntimeWarning, match="values of their own of 'optimizer'"):
             libdcp.load(into, tmp_path)
     assert into["optim"].param_groups[0]["lr"] == 0.1
-    assert len(into["optim"].state) == 4
+    assert [s["n"] for s in into["optim"].state.values()] == [1] * 4

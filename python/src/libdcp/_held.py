@@ -324,7 +324,7 @@ def _values_in(
         for kind, name in loaded.of_weights.get(told, ()):
             if kind in state.get(weight, {}):
                 continue
-            value = loaded.value_of(name)
+            value = loaded.of_weight(name)
             if not (isinstance(value, dict) and "param_groups" in value):  # settings
                 yield weight, kind, value
 

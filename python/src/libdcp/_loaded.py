@@ -85,8 +85,7 @@ class Loaded:
         """Give a plain value that was loaded: this rank's own, where it has one."""
         held = [r for r in range(1, self._saved_by) if f"{name}@{r}" in self._objects]
         if held and self.is_resharded:
-            if len(held) > 1 or name in self._objects:
-                self.others.add(name)
+            self.others.add(name)
         elif self._rank in held:
             name = f"{name}@{self._rank}"
         if held and name not in self._objects:
@@ -94,6 +93,14 @@ class Loaded:
         if name not in self._objects:
             raise NotFoundError(f"the step has no value '{name}'")
         return self._decoded(name)
+
+    def of_weight(self, name: str) -> Any:
+        """The same of a weight, which one stage of a pipeline alone may have."""
+        value = self.value_of(name)
+        at = (f"{name}@{rank}" for rank in range(1, self._saved_by))
+        if name in self.others and sum(n in self._objects for n in (name, *at)) == 1:
+            self.others.discard(name)
+        return value
 
     def _decoded(self, name: str) -> Any:
         is_json, data = self._objects[name]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ._entries import Box
 from ._errors import NotFoundError
 from ._ranks import Ranks, on_all, on_first
-from ._stateful import TREE
+from ._stateful import TREE, classes_of
 from ._values import SETTINGS, first_name, unpickled
 
 if TYPE_CHECKING:
@@ -32,9 +34,12 @@ def look(
     if not made.looks:
         return
     of_optimizers = [o.settings_name for o in made.optimizers]
-    told = ranks.gather((made.value_names, of_optimizers))
-    names = {name for theirs, _ in told for name in theirs}
-    settings = {name for _, theirs in told for name in theirs}
+    asked = made.value_names, of_optimizers, made.asked, made.stateful
+    all_asked = [
+        list(dict.fromkeys(chain.from_iterable(of_ranks)))
+        for of_ranks in zip(*ranks.gather(asked))
+    ]
+    names, settings, asked_for, objects = all_asked
 
     def first() -> _Found:
         try:
@@ -42,13 +47,17 @@ def look(
         except Exception:  # which the load finds, too, and says on all ranks
             return _Found()
         with found:
-            lacked = _lacked_by(made, found)
-            _check(made, found, names, trust)
+            lacked = _lacked_by(made, found, objects)
+            _check(found, set(names), asked_for, objects, trust)
             _remark_on(made, found)
-            return _Found(lacked, **(_of_optimizers(made, found) if settings else {}))
+            classes = {} if trust else _classes_in(found, objects)
+            rest = _of_optimizers(made, found) if settings else {}
+            return _Found(lacked, found.info.world_size, classes=classes, **rest)
 
     found = _Found(**on_first(ranks, lambda: vars(first())))  # ranks tell plain values
     lacked = found.lacked
+    if found.classes:
+        on_all(ranks, lambda: _check_classes(made, found, ranks))
     if found.settings:
         lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found)))
     made.leave_out(lacked)
@@ -61,10 +70,13 @@ class _Found:
     """What rank 0 found in the step, for all."""
 
     lacked: set[str] = field(default_factory=set)
+    saved_by: int = 0
     more: list[More] = field(default_factory=list)
     types: set[str] = field(default_factory=set)
     settings: dict[str, list[Any]] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
+    values: set[str] = field(default_factory=set)  # of optimizers
+    classes: dict[str, list[str]] = field(default_factory=dict)  # in trees, with codes
 
 
 def _of_optimizers(made: State, step: Checkpoint) -> dict[str, Any]:
@@ -80,6 +92,7 @@ def _of_optimizers(made: State, step: Checkpoint) -> dict[str, Any]:
         },
         "settings": settings,
         "trained": step._trained(),
+        "values": {n for n in map(first_name, step.objects) if n.startswith(SETTINGS)},
     }
 
 
@@ -92,11 +105,23 @@ def _lacked_here(made: State, found: _Found) -> set[str]:
         if optimizer.settings_name in found.settings:
             optimizer.check(found.settings[optimizer.settings_name])
             lacked |= optimizer.lacked_by(found.trained)
+            missing = optimizer.misses(found.trained, found.values)
+            if missing:
+                raise NotFoundError(f"the step has no value '{missing[0]}'")
     return lacked
 
 
-def _check(made: State, step: Checkpoint, names: set[str], trust: bool) -> None:
-    """Refuse a step that has not what all ranks ask for, or not so."""
+def _check(
+    step: Checkpoint,
+    names: set[str],
+    others: Collection[str],
+    objects: Collection[str],
+    trust: bool,
+) -> None:
+    """Refuse a step that has not what ranks ask for, or not so.
+
+    names: of values that are wanted; others: of those that are loaded where they are.
+    """
     saved = {n: first_name(n) for n in step.objects}
     missing = names.difference(saved, saved.values())
     if missing:
@@ -105,8 +130,8 @@ def _check(made: State, step: Checkpoint, names: set[str], trust: bool) -> None:
             f"the step has no value '{name}'",
             hint=_WITHOUT if name == SETTINGS else "",
         )
-    begins = tuple(f"{key}." for key in made.stateful)
-    asked = names.union(made.asked, made.stateful)
+    begins = tuple(f"{key}." for key in objects)
+    asked = names.union(others, objects)
     for name, first in saved.items():
         is_asked = name in asked or first in asked or name.startswith(begins)
         if trust or not is_asked:
@@ -114,12 +139,35 @@ def _check(made: State, step: Checkpoint, names: set[str], trust: bool) -> None:
         value = step.objects[name]
         if isinstance(value, bytes):
             unpickled(name, value, trust)
-    for key in made.stateful:
+    for key in objects:
         if not _has_state_of(key, step, saved):
             raise NotFoundError(f"the step has no state of '{key}'")
 
 
-def _lacked_by(made: State, step: Checkpoint) -> set[str]:
+def _classes_in(step: Checkpoint, objects: Collection[str]) -> dict[str, list[str]]:
+    """What takes trust of each tree of these, where there is some at all."""
+    trees = {f"{TREE}.{key}" for key in objects}
+    found = {
+        name: classes_of(tree)
+        for name, tree in step.objects.items()
+        if name in trees or first_name(name) in trees
+    }
+    return found if any(found.values()) else {}
+
+
+def _check_classes(made: State, found: _Found, ranks: Ranks) -> None:
+    """Refuse containers of classes that an object of this rank has not yet."""
+    own = f"@{ranks.rank}" if found.saved_by == ranks.world_size else ""
+    for part in made.objects:
+        tree = f"{TREE}.{part.key}"
+        others = (name for name in found.classes if first_name(name) == tree)
+        names = (name for name in (tree + own, tree, *others) if name in found.classes)
+        codes = found.classes.get(next(names, ""), ())
+        for code in sorted(set(codes).difference(part.classes if codes else ())):
+            unpickled(part.key, base64.b64decode(code), trust=False)
+
+
+def _lacked_by(made: State, step: Checkpoint, objects: Sequence[str]) -> set[str]:
     """Tensors that a step does without: it has what they follow from, or it says what
     their object has.
     """
@@ -135,11 +183,11 @@ def _lacked_by(made: State, step: Checkpoint) -> set[str]:
         if name not in known and not known.isdisjoint(instead)
     }
     lacked |= _tied_again(made, step)
-    told = _told_in(made, step)
+    told = _told_in(step, objects)
     begins = tuple(f"{key}." for key in told)
     for name, box in zip(made.entries.names, made.entries.boxes) if told else ():
         theirs = name.startswith(begins) or name in told
-        if theirs and _is_other(name, box, step):
+        if theirs and _is_other(name, box, step, name in made.whole):
             lacked.add(name)
     return lacked
 
@@ -182,7 +230,7 @@ def _remark_on(made: State, step: Checkpoint) -> None:
         made.remarks.append(
             f"the step has {len(left)} buffers that no model has, '{left[0]}' the first"
         )
-    told = set(_told_in(made, step))
+    told = set(_told_in(step, made.stateful))
     keys = [*made.containers, *(key for key in made.stateful if key not in told)]
     if not keys:
         return
@@ -208,16 +256,15 @@ def _has_state_of(key: str, step: Checkpoint, saved: Mapping[str, str]) -> bool:
     )
 
 
-def _told_in(made: State, step: Checkpoint) -> list[str]:
+def _told_in(step: Checkpoint, objects: Sequence[str]) -> list[str]:
     """Objects of which the step says all that they have."""
-    names = {*step.objects, *map(first_name, step.objects)} if made.stateful else ()
-    return [k for k in made.stateful if k in names or f"{TREE}.{k}" in names]
+    names = {*step.objects, *map(first_name, step.objects)} if objects else ()
+    return [k for k in objects if k in names or f"{TREE}.{k}" in names]
 
 
-def _is_other(name: str, box: Box, step: Checkpoint) -> bool:
+def _is_other(name: str, box: Box, step: Checkpoint, whole: bool) -> bool:
     """Whether the step has no such tensor, or, where it is no share, another one."""
     stored = step.tensors.get(name)
     if stored is None:
         return True
-    whole = box.size == box.shape
     return whole and (stored.shape, stored.dtype) != (box.shape, box.dtype)

@@ -71,6 +71,17 @@ class Optimizer:
         lacked = [w for w in weights if w not in trained]
         return {f"{SETTINGS}.{kind}.{w}" for w in lacked for kind in weights[w]}
 
+    def misses(self, trained: set[str], values: set[str]) -> list[str]:
+        """Values that a step lacks, which has these, of weights of which it has some."""
+        missing = []
+        for weight, held in self._held.state.items():
+            told = self._held.told_as(weight)
+            names = {kind: f"{SETTINGS}.{kind}.{told}" for kind in held}
+            if told in trained or not values.isdisjoint(names.values()):
+                wanted = (n for kind, n in names.items() if not is_tensor(held[kind]))
+                missing += [n for n in wanted if n not in values]
+        return missing
+
     @property
     def places(self) -> dict[str, Callable[[str, str, tuple[int, ...]], Any]]:
         """By weight, as the step calls it: what gives memory for a tensor of a kind, a
@@ -149,7 +160,7 @@ class Optimizer:
                 continue
             for kind, name in names.items():
                 if not is_tensor(values[kind]):
-                    values[kind] = loaded.value_of(name)
+                    values[kind] = loaded.of_weight(name)
         self._held.put(loaded)
 
 

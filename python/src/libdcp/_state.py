@@ -64,6 +64,7 @@ class State:
         self._parts: list[Any] = []
         self.containers: list[str] = []  # keys under which tensors are, that have none
         self.stateful: list[str] = []
+        self.objects: list[Stateful] = []  # which have these names
         self.optimizers: list[Optimizer] = []
         self.any_optimizers = False  # on any rank
         self._of_objects: set[str] = set()  # tensors that objects have
@@ -71,6 +72,8 @@ class State:
         self._shared: Shared | None = None
         self.remarks: list[str] = []  # what a load warns of, once for all ranks
         self._left_out = Entries()
+        #: Tensors of objects that some rank has whole.
+        self.whole: set[str] = set()
         self._coded: dict[str, tuple[bool, bytes]] = {}
         self._replicas = Replicas()
         self._rank = ranks.rank
@@ -166,6 +169,7 @@ class State:
         first = len(self.entries)
         made = Stateful(self, name, value)
         self.stateful.append(name)
+        self.objects.append(made)
         held = self.entries
         names = held.names[first:]
         self._of_objects.update(names)
@@ -277,7 +281,10 @@ class State:
             facts = chain.from_iterable(before)
             first = {name for name, *_, is_own in facts if is_own}
             self._leave_own(self.entries.own if theirs is None else first)
+        self.whole.update(self.entries.own)
         if theirs is not None:
+            facts = chain.from_iterable(theirs)
+            self.whole.update(name for name, *_, is_own in facts if is_own)
             self.entries = self._united(theirs)
             self._columns = None
         held = self.entries
@@ -352,8 +359,7 @@ class State:
     @property
     def names_in_objects(self) -> list[str]:
         """Plain values that objects have now."""
-        objects = [part for part in self._parts if isinstance(part, Stateful)]
-        return [name for part in objects for name in part.names]
+        return [name for part in self.objects for name in part.names]
 
     def take_more(self, told: Sequence[More], types: set[str], ranks: Ranks) -> None:
         """Ask for what a step has of optimizers of these types that have not such state

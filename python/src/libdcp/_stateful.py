@@ -86,6 +86,15 @@ class Stateful:
             state.add_value(f"{TREE}.{key}", tree)
             _warn_of(key, mine, tree, state.is_first)
 
+    @property
+    def key(self) -> str:
+        return self._key
+
+    @property
+    def classes(self) -> dict[str, Any]:
+        """Those of its containers by their codes, which a load makes without trust."""
+        return dict(_classes_in(self._dict[self._key]))
+
     def load(self, loaded: Loaded) -> None:
         key, tree = self._key, f"{TREE}.{self._key}"
         if loaded.has_value(tree):
@@ -101,7 +110,7 @@ class Stateful:
                         hint="let the object make its state before the load",
                     )
             rest = {**loaded.apart, **loaded.read(missing)}
-            loaded.classes.update(_classes_in(self._dict[key]))
+            loaded.classes.update(self.classes)
             self._dict[key] = _made(tree, self._dict[key], loaded, rest)
         elif loaded.has_value(key):
             self._dict[key] = loaded.value_of(key)
@@ -178,28 +187,60 @@ def _ids_in(value: Any) -> Iterator[int]:
         yield id(value)
 
 
-def _warn_of(name: str, value: Any, tree: Any, is_first: bool) -> None:
-    """Warn of what does not come back of containers; on rank 0 of what takes trust."""
+def _of_class(name: str, value: Any, tree: Any) -> Iterator[tuple[str, Any, str]]:
+    """Containers of classes, with their names, and the codes of the classes."""
     ((kind, held),) = tree.items()
     if kind in _OF_CLASS:
-        lost = ", ".join(f"'{k}'" for k in _attributes(value)[1])
-        if lost:
-            warn(f"'{name}' is saved without its {lost}: no plain data")
-        try:
-            unpickled(name, base64.b64decode(held[0]), trust=False)
-        except UnsupportedError:
-            made = f"{type(value).__module__}.{type(value).__qualname__}"
-            told = f"'{name}' is a {made}: a load into an object that has none yet wants"
-            warn(f"{told} trust_pickles=True") if is_first else None
+        yield name, value, held[0]
         held = held[1]
     if kind in _TENSORS or kind == "value":
         return
     if isinstance(value, Mapping):
         for (key, item), (_, inner) in zip(value.items(), held):
-            _warn_of(f"{name}.{key}", item, inner, is_first)
+            yield from _of_class(f"{name}.{key}", item, inner)
     else:
         for i, (item, inner) in enumerate(zip(value, held)):
-            _warn_of(f"{name}.{i}", item, inner, is_first)
+            yield from _of_class(f"{name}.{i}", item, inner)
+
+
+def _warn_of(name: str, value: Any, tree: Any, is_first: bool) -> None:
+    """Warn of what does not come back of containers; on rank 0 of what takes trust."""
+    told: set[str] = set()
+    for inner, held, code in _of_class(name, value, tree):
+        lost = ", ".join(f"'{k}'" for k in _attributes(held)[1])
+        if lost:
+            warn(f"'{inner}' is saved without its {lost}: no plain data")
+        if is_first and code not in told and not is_plain_class(code):
+            made = f"{type(held).__module__}.{type(held).__qualname__}"
+            begin = f"'{inner}' is a {made}: a load into an object that has none yet"
+            warn(f"{begin} wants trust_pickles=True")
+        told.add(code)
+
+
+def is_plain_class(code: str) -> bool:
+    """Whether a load makes such without trust."""
+    try:
+        unpickled("the class of a container", base64.b64decode(code), trust=False)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def classes_of(tree: Any) -> list[str]:
+    """Codes of the classes in a tree that take trust; [] of what is no tree."""
+    return sorted({c for c in _codes_in(tree) if not is_plain_class(c)})
+
+
+def _codes_in(tree: Any) -> Iterator[str]:
+    if not _is_tree(tree):
+        return
+    ((kind, held),) = tree.items()
+    if kind in _OF_CLASS:
+        yield held[0]
+        yield from _codes_in({_OF_CLASS[kind]: held[1]})
+    elif kind in _LISTS or kind in _DICTS:
+        for item in held:
+            yield from _codes_in(item if kind in _LISTS else item[1])
 
 
 def _code_of_key(key: Any) -> Any:
