@@ -386,7 +386,7 @@ def by_rank(path, now, later):
     import torch.distributed as dist
 
     key = f"x{dist.get_rank()}"
-    first = {"model": torch.nn.Linear(2, 2), key: Holder(now)}
+    first = {"model": torch.nn.Linear(2, 2), key: Holder(now[dist.get_rank()])}
     libdcp.save(first, path, step=1)
     net = torch.nn.Linear(2, 2)
     before = net.weight.clone()
@@ -401,10 +401,11 @@ def by_rank(path, now, later):
 def test_objects_by_rank_that_grow_or_shrink(tmp_path):
     held = {"a": torch.ones(5)}
     for later in ({"a": torch.zeros(3)}, {}, {"a": torch.zeros(5), "b": torch.ones(1)}):
-        got = run_ranks(2, by_rank, tmp_path / str(len(str(later))), held, later)
+        got = run_ranks(2, by_rank, tmp_path / str(len(str(later))), [held] * 2, later)
         assert got == [str(held)] * 2
 
 
 def test_a_pickle_of_another_rank(tmp_path):
-    for why, is_kept in run_ranks(2, by_rank, tmp_path, {"a": Pair}, {"a": None}):
+    now = [{"a": 1}, {"a": Pair}]
+    for why, is_kept in run_ranks(2, by_rank, tmp_path, now, {"a": None}):
         assert "could run any program" in why and is_kept
