@@ -182,7 +182,7 @@ _PLAIN = {
         "dict",
         "tuple",
     ],
-    "collections": ("OrderedDict", "defaultdict", "deque", "Counter"),
+    "collections": ("OrderedDict", "defaultdict", "deque", "Counter", "UserDict"),
     "datetime": ("datetime", "date", "time", "timedelta", "timezone"),
     "decimal": ("Decimal",),
     "fractions": ("Fraction",),
