@@ -170,14 +170,14 @@ class Trainer(unittest.TestCase):
             self.assertEqual(tuple(found["betas"]), group["betas"])
         self.go_on(run, model, optimizer)
         shutil.copytree(run + "/checkpoint-3", run + "/checkpoint-100")
-        with self.assertRaisesRegex(AssertionError, "is of step 3, and the folder"):
-            program("dcp-inspect", run)
-        with open(run + "/checkpoint-100/trainer_state.json", "r+", encoding="utf-8") as file:
+        self.assertIn("checkpoint-100", program("dcp-inspect", run))  # renamed, and whole
+        with open(run + "/checkpoint-3/trainer_state.json", "r+", encoding="utf-8") as file:
             state = json.load(file)
             file.seek(0)
             json.dump({**state, "global_step": 100}, file)
             file.truncate()
-        self.assertIn("checkpoint-100", program("dcp-inspect", run))
+        with self.assertRaisesRegex(AssertionError, "of step 100, and the optimizer of step 3"):
+            program("dcp-inspect", run + "/checkpoint-3")
 
     def go_on(self, run, model, optimizer):
         """Three steps more, here and there, on the same samples."""
