@@ -174,15 +174,13 @@ static void test_shards(void **state)
         { "[]", DCP_E_CORRUPT, "weight_map" },
         { "{\"a\":\"s1\",\"a2\":\"s1\"}", DCP_E_CORRUPT, "lists a tensor 'a2'" },
         { "{\"a\":\"s3\",\"a2\":\"s2\"}", DCP_E_NOT_FOUND, "s3" },
-        { "{\"a\":\"s2\",\"extra\":\"s1\"}", DCP_E_CORRUPT,
-          "lists a tensor 'a'" },
+        { "{\"a\":\"s2\",\"extra\":\"s1\"}", DCP_E_CORRUPT, "lists a tensor 'a'" },
         { "{\"both\":\"s1\",\"b\":\"s2\"}", DCP_E_CORRUPT,
           "'s1' and 's2' both hold a tensor 'both'" },
         { "{\"both\":\"s2\",\"a\":\"s1\"}", DCP_E_CORRUPT,
           "'s2' and 's1' both hold a tensor 'both'" },
 
-        { "{\"a2\":\"s1\",\"b\":\"s2\"}", DCP_E_CORRUPT,
-          "lists a tensor 'a2'" },
+        { "{\"a2\":\"s1\",\"b\":\"s2\"}", DCP_E_CORRUPT, "lists a tensor 'a2'" },
     };
 
     (void)state;
