@@ -222,9 +222,9 @@ static void keep_named(struct finder *f)
     keep(f, drop);
 }
 
-/* Without names in an optimizer: a usual name. When nothing is known of the paths, all
- * tensors must stand in it. */
-static bool find_usual(const struct finder *f, struct dcp_container *out)
+/* Without names in an optimizer: a usual name, if there is one. When nothing is known of
+ * the paths, all tensors must stand in it. */
+static void find_usual(const struct finder *f, struct dcp_container *out)
 {
     for (size_t u = 0; u < DCP_ARRAY_LEN(usual); u++) {
         struct dcp_container c = { .name = usual[u], .n = strlen(usual[u]) };
@@ -238,10 +238,9 @@ static bool find_usual(const struct finder *f, struct dcp_container *out)
         }
         if (here && (!others || f->hints->is_joint)) {
             *out = c;
-            return true;
+            return;
         }
     }
-    return false;
 }
 
 int dcp_roles_find_model(const struct dcp_catalog *catalog,

@@ -91,8 +91,6 @@ void dcp_family_read(const struct dcp_catalog *catalog, struct dcp_family *out)
 
 /* -- its weights --------------------------------------------------------------------- */
 
-#define GPT2_PREFIX "transformer."
-
 /* GPT-2, in the names of Hugging Face's state dict: outside the blocks, and in each. */
 static const char *const outside[] = {
     "wte.weight",
@@ -106,26 +104,10 @@ static const char *const in_block[] = {
     "mlp.c_fc.weight",    "mlp.c_fc.bias",    "mlp.c_proj.weight",  "mlp.c_proj.bias",
 };
 
+/* Whether it is there, or something like it in its module: quantized ("c_fc.qweight") or
+ * wrapped ("c_fc.base_layer.bias") it has another name. */
 static bool has(const struct dcp_catalog *catalog, const char *name, enum dcp_role role,
                 int other)
-{
-    for (size_t i = 0; i < catalog->n_tensors; i++) {
-        const struct dcp_tensor *t = &catalog->tensors[i];
-        const char *param = t->param;
-        if (t->role != role && (int)t->role != other)
-            continue;
-        if (dcp_str_starts(param, GPT2_PREFIX))
-            param += strlen(GPT2_PREFIX);
-        if (strcmp(param, name) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* Whether something like it stands in its module: quantized ("c_fc.qweight") or wrapped
- * ("c_fc.base_layer.bias") it has another name. */
-static bool has_other(const struct dcp_catalog *catalog, const char *name,
-                      enum dcp_role role, int other)
 {
     size_t n = (size_t)(strrchr(name, '.') - name) + 1;
     bool is_bias = dcp_str_ends(name, ".bias");
@@ -150,14 +132,14 @@ bool dcp_family_lacks(const struct dcp_family *family, const struct dcp_catalog 
         return false;
     for (size_t i = 0; i < DCP_ARRAY_LEN(outside); i++) {
         snprintf(out, cap, "%s", outside[i]);
-        if (!has(catalog, out, role, other) && !has_other(catalog, out, role, other))
+        if (!has(catalog, out, role, other))
             return true;
     }
     /* Ends at the first that is missing, whatever number of layers a file claims. */
     for (int64_t layer = 0; layer < family->n_layers; layer++)
         for (size_t i = 0; i < DCP_ARRAY_LEN(in_block); i++) {
             snprintf(out, cap, "h.%lld.%s", (long long)layer, in_block[i]);
-            if (!has(catalog, out, role, other) && !has_other(catalog, out, role, other))
+            if (!has(catalog, out, role, other))
                 return true;
         }
     out[0] = '\0';

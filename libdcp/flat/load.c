@@ -7,6 +7,18 @@ struct dcp_flat_loaded {
     struct dcp_catalog *catalog;
 };
 
+static int begin(struct dcp_flat_act *act, const struct dcp_flat_load_options *given,
+                 const struct dcp_flat_comm *comm, struct dcp_error *err)
+{
+    return dcp_flat_act_begin(act,
+                              &(struct dcp_flat_act_options){ .comm = comm,
+                                                              .path = given->path,
+                                                              .threads = given->threads,
+                                                              .log = given->log,
+                                                              .self = given->self },
+                              err);
+}
+
 int32_t dcp_flat_load(const struct dcp_flat_load_options *options,
                       const struct dcp_flat_comm *comm, const struct dcp_flat_state *into,
                       struct dcp_flat_load_result *out_result,
@@ -21,13 +33,7 @@ int32_t dcp_flat_load(const struct dcp_flat_load_options *options,
     struct dcp_flat_held held = { 0 };
     struct dcp_flat_act act;
     struct dcp_flat_loaded *loaded = calloc(1, sizeof *loaded);
-    int rc = dcp_flat_act_begin(&act,
-                                &(struct dcp_flat_act_options){ .comm = comm,
-                                                                .path = given.path,
-                                                                .threads = given.threads,
-                                                                .log = given.log,
-                                                                .self = given.self },
-                                &why);
+    int rc = begin(&act, &given, comm, &why);
     if (!rc)
         rc = dcp_flat_held_make(into, &held, &why);
     if (!rc && !loaded)
@@ -66,13 +72,7 @@ int32_t dcp_flat_rewind(const struct dcp_flat_load_options *options,
     struct dcp_flat_act act;
 
     dcp_flat_take(&given, sizeof given, options);
-    int rc = dcp_flat_act_begin(&act,
-                                &(struct dcp_flat_act_options){ .comm = comm,
-                                                                .path = given.path,
-                                                                .threads = given.threads,
-                                                                .log = given.log,
-                                                                .self = given.self },
-                                &why);
+    int rc = begin(&act, &given, comm, &why);
     rc = dcp_flat_act_agree(&act, rc, &why);
     if (!rc)
         rc = dcp_supersede(&act.ctx, given.step, &why);

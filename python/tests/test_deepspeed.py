@@ -18,8 +18,8 @@ for part in ("deepspeed", "functorch.compile", "torch._dynamo.testing"):
 peer("torch._inductor.compile_fx")
 
 
-def load_without_states(folder, stage):
-    """Save two steps; load the first one's weights to another engine."""
+def engine_at(stage):
+    """The engine of a small model, on each rank, with ours installed."""
     deepspeed = peer("deepspeed")
     import libdcp.deepspeed
 
@@ -28,34 +28,37 @@ def load_without_states(folder, stage):
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     deepspeed.init_distributed("gloo")
+    torch.manual_seed(1)
+    net = torch.nn.Linear(4, 4)
+    config = {
+        "train_batch_size": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
+        "zero_optimization": {"stage": stage},
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    engine, *_ = deepspeed.initialize(
+        model=net, model_parameters=net.parameters(), config=config
+    )
+    return libdcp.deepspeed.install(engine)
 
-    def made():
-        torch.manual_seed(1)
-        net = torch.nn.Linear(4, 4)
-        config = {
-            "train_batch_size": 2,
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
-            "zero_optimization": {"stage": stage},
-            "zero_force_ds_cpu_optimizer": False,
-        }
-        engine, *_ = deepspeed.initialize(
-            model=net, model_parameters=net.parameters(), config=config
-        )
-        return libdcp.deepspeed.install(engine)
+
+def load_without_states(folder, stage):
+    """Save two steps; load the first one's weights to another engine."""
+    deepspeed = peer("deepspeed")
 
     def weights(engine):
         params = list(engine.module.parameters())
         with deepspeed.zero.GatheredParameters(params, enabled=stage == 3):
             return [param.detach().clone() for param in params]
 
-    engine, kept = made(), []
+    engine, kept = engine_at(stage), []
     for step in range(2):
         loss = engine(torch.ones(1, 4)).sum()
         engine.backward(loss)
         engine.step()
         kept.append(weights(engine))
         engine.save_checkpoint(folder, tag=f"step-{step}", client_state={"seen": step})
-    other = made()
+    other = engine_at(stage)
     found, told = other.load_checkpoint(folder, "step-0", load_optimizer_states=False)
     assert os.path.exists(found) and told["seen"] == 0
     assert all(torch.equal(a, b) for a, b in zip(weights(other), kept[0]))

@@ -9,6 +9,7 @@ import warnings
 import pytest
 from conftest import peer
 from ranks import run_ranks
+from test_deepspeed import engine_at
 
 import libdcp
 
@@ -107,26 +108,6 @@ def test_options():
     for how in ({"paritty": 1}, {"step": -1}, {"keep": 2}, {"codec": 3}, {"parity": "1"}):
         with pytest.raises(libdcp.UsageError):
             libdcp.deepspeed.CheckpointEngine(None, trust_pickles=False, **how)
-
-
-def engine_at(stage):
-    deepspeed = peer("deepspeed")
-    deepspeed.ops.__compatible_ops__ = {}
-    rank, world = str(dist.get_rank()), str(dist.get_world_size())
-    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    deepspeed.init_distributed("gloo")
-    net = torch.nn.Linear(4, 4)
-    config = {
-        "train_batch_size": 2,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
-        "zero_optimization": {"stage": stage},
-        "zero_force_ds_cpu_optimizer": False,
-    }
-    engine, *_ = deepspeed.initialize(
-        model=net, model_parameters=net.parameters(), config=config
-    )
-    return libdcp.deepspeed.install(engine)
 
 
 def save_own(folder):

@@ -292,6 +292,48 @@ def test_one_of_two_models(tmp_path):
         libdcp.save({"enc": nets["enc"], "optim": optim}, tmp_path, step=2)
 
 
+def test_one_of_several_optimizers(tmp_path):
+    """A step of two has names for what is set of each, and a step of one has none."""
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+
+    def made(part, lr):
+        return torch.optim.AdamW(part.parameters(), lr=lr)
+
+    optims = {"head": made(net[1], 0.5), "body": made(net[0], 0.25)}
+    net(torch.ones(1, 2)).sum().backward()
+    for optim in optims.values():
+        optim.step()
+    libdcp.save({"net": net, **optims}, tmp_path, step=1)
+    for key, part in ("head", net[1]), ("body", net[0]):
+        other = made(part, 0.1)
+        libdcp.load({"net": net, key: other}, tmp_path)
+        assert str(other.state_dict()) == str(optims[key].state_dict())
+    with pytest.raises(libdcp.NotFoundError, match="no value 'optimizer'") as why:
+        libdcp.load({"net": net, "optim": made(net[1], 0.1)}, tmp_path)
+    assert "optimizers are called 'body', 'head'" in why.value.hint
+    libdcp.save({"net": net, "head": optims["head"]}, tmp_path / "one", step=1)
+    other = made(net[1], 0.1)
+    with pytest.raises(libdcp.MismatchError, match="trains other weights"):
+        both = {"net": net, "head": other, "body": made(net[0], 0.1)}
+        libdcp.load(both, tmp_path / "one")
+    libdcp.load({"net": net, "head": other}, tmp_path / "one")
+    assert str(other.state_dict()) == str(optims["head"].state_dict())
+
+
+def test_one_of_several_models(tmp_path):
+    """Its weights have other names in such a step: that is said, and nothing loaded."""
+    nets = {"gen": torch.nn.Linear(2, 2), "disc": torch.nn.Linear(2, 2)}
+    libdcp.save(nets, tmp_path, step=1)
+    net = torch.nn.Linear(2, 2)
+    before = net.weight.clone()
+    with pytest.raises(libdcp.MismatchError, match="several models, of which 'disc' is"):
+        libdcp.load({"disc": net}, tmp_path)
+    assert torch.equal(net.weight, before)
+    weights = libdcp.open(tmp_path).state_dict()
+    net.load_state_dict({n[5:]: w for n, w in weights.items() if n.startswith("disc.")})
+    assert torch.equal(net.weight, nets["disc"].weight)
+
+
 def own_parts():
     """FSDP2 with an optimizer that keeps plain tensors of a rank's part."""
     from torch.distributed.fsdp import fully_shard

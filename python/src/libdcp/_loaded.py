@@ -69,10 +69,14 @@ class Loaded:
 
     def all_of(self, name: str) -> list[Any]:
         """A value of each rank that has it: this rank's own first, where it has one."""
-        at = [f"{name}@{rank}" for rank in range(1, self._saved_by)]
         own = name if self.is_resharded else f"{name}@{self._rank}"
-        named = [n for n in (own, name, *at) if n in self._objects]
-        return list(map(self._decoded, named))
+        held = self._held(name)
+        return list(map(self._decoded, [own, *held] if own in held else held))
+
+    def _held(self, name: str) -> list[str]:
+        """Names of a value, by the ranks that saved one: rank 0's is without a number."""
+        at = (f"{name}@{rank}" for rank in range(1, self._saved_by))
+        return [n for n in (name, *at) if n in self._objects]
 
     def has_value(self, name: str) -> bool:
         """Whether the step has such a plain value."""
@@ -97,8 +101,7 @@ class Loaded:
     def of_weight(self, name: str) -> Any:
         """The same of a weight, which one stage of a pipeline alone may have."""
         value = self.value_of(name)
-        at = (f"{name}@{rank}" for rank in range(1, self._saved_by))
-        if name in self.others and sum(n in self._objects for n in (name, *at)) == 1:
+        if name in self.others and len(self._held(name)) == 1:
             self.others.discard(name)
         return value
 

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ._entries import Box
-from ._errors import NotFoundError
+from ._errors import MismatchError, NotFoundError
 from ._ranks import Ranks, on_all, on_first
 from ._stateful import TREE, classes_of
 from ._values import SETTINGS, first_name, unpickled
@@ -33,7 +33,7 @@ def look(
     """
     if not made.looks:
         return
-    of_optimizers = [o.settings_name for o in made.optimizers]
+    of_optimizers = [o.settings_names for o in made.optimizers]
     asked = made.value_names, of_optimizers, made.asked, made.stateful
     all_asked = [
         list(dict.fromkeys(chain.from_iterable(of_ranks)))
@@ -48,6 +48,8 @@ def look(
             return _Found()
         with found:
             lacked = _lacked_by(made, found, objects)
+            _check_models(made, found)
+            _check_settings(found, settings)
             _check(found, set(names), asked_for, objects, trust)
             _remark_on(made, found)
             classes = {} if trust else _classes_in(found, objects)
@@ -83,7 +85,7 @@ def _of_optimizers(made: State, step: Checkpoint) -> dict[str, Any]:
     """What each rank asks for its own: stages of a pipeline have other weights."""
     settings: dict[str, list[Any]] = {}
     for name, value in step.objects.items():
-        if isinstance(value, dict) and "param_groups" in value:
+        if _is_settings(value):
             settings.setdefault(first_name(name), []).append(value)
     return {
         "more": _more_in(made, step),
@@ -102,13 +104,50 @@ def _lacked_here(made: State, found: _Found) -> set[str]:
     """
     lacked: set[str] = set()
     for optimizer in made.optimizers:
-        if optimizer.settings_name in found.settings:
+        if optimizer.take_name(found.settings):
             optimizer.check(found.settings[optimizer.settings_name])
             lacked |= optimizer.lacked_by(found.trained)
             missing = optimizer.misses(found.trained, found.values)
             if missing:
                 raise NotFoundError(f"the step has no value '{missing[0]}'")
     return lacked
+
+
+def _check_models(made: State, step: Checkpoint) -> None:
+    """Refuse one model of a step of several, where its key stands before its weights."""
+    if len(made.models) != 1:
+        return
+    (key,) = made.models
+    held = zip(made.entries.names, made.entries.roles)
+    weights = [name for name, role in held if role == "model"]
+    is_other = weights and not any(name in step.tensors for name in weights)
+    if is_other and any(f"{key}.{name}" in step.tensors for name in weights):
+        raise MismatchError(
+            f"the step has several models, of which '{key}' is one",
+            hint="give the others, too; libdcp.open reads the tensors of one",
+        )
+
+
+def _check_settings(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> None:
+    """Refuse a step without what is set of an optimizer, under either of its names."""
+    begin = f"{SETTINGS}."
+    has = {first_name(n) for n in step.objects}
+    for names in wanted:
+        if has.isdisjoint(names):
+            others = sorted(n for n in has if n.startswith(begin) and n in step.objects)
+            keys = [
+                f"'{n[len(begin) :]}'" for n in others if _is_settings(step.objects[n])
+            ]
+            raise NotFoundError(
+                f"the step has no value '{names[0]}'",
+                hint=f"in it optimizers are called {', '.join(keys)}"
+                if keys
+                else _WITHOUT,
+            )
+
+
+def _is_settings(value: Any) -> bool:
+    return isinstance(value, dict) and "param_groups" in value
 
 
 def _check(
@@ -125,11 +164,7 @@ def _check(
     saved = {n: first_name(n) for n in step.objects}
     missing = names.difference(saved, saved.values())
     if missing:
-        name = min(missing)
-        raise NotFoundError(
-            f"the step has no value '{name}'",
-            hint=_WITHOUT if name == SETTINGS else "",
-        )
+        raise NotFoundError(f"the step has no value '{min(missing)}'")
     begins = tuple(f"{key}." for key in objects)
     asked = names.union(others, objects)
     for name, first in saved.items():
@@ -234,7 +269,8 @@ def _remark_on(made: State, step: Checkpoint) -> None:
     keys = [*made.containers, *(key for key in made.stateful if key not in told)]
     if not keys:
         return
-    known.update(made.value_names, made.names_in_objects)
+    settings = (name for o in made.optimizers for name in o.settings_names)
+    known.update(made.value_names, made.names_in_objects, settings)
     for key in keys:
         has = [n for n in (*step, *step.objects) if n.startswith(f"{key}.")]
         left = [n for n in has if known.isdisjoint((n, first_name(n)))]

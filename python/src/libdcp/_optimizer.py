@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import MismatchError, NotFoundError, UnsupportedError
@@ -35,7 +35,9 @@ class Optimizer:
         """names: of all weights of the state; label: of its settings, where there are
         others.
         """
+        # Of settings: a step of one optimizer has the first, one of several the second.
         self._name = f"{SETTINGS}.{label}" if label else SETTINGS
+        self.settings_names = self._name, SETTINGS if label else f"{SETTINGS}.{key}"
         self._type = type(optimizer).__name__
         make = ByPyTorch if has_ways_of_its_own(optimizer, names) else Plain
         self._held: Plain | ByPyTorch = make(key, optimizer, names, state.is_save)
@@ -48,10 +50,10 @@ class Optimizer:
         state.optimizers.append(self)
 
     def _add(self, state: State, weight: str, kind: str, value: Any) -> None:
-        name = f"{SETTINGS}.{kind}.{weight}"
+        name = _name_of(kind, weight)
         if is_tensor(value):
             role = kind if kind in MOMENTS else "optim"
-            counted = (self._name,) if kind == "step" else ()
+            counted = self.settings_names if kind == "step" else ()
             state.add_tensor(
                 name, self._held.placed(weight, value), role, weight, counted
             )
@@ -67,16 +69,16 @@ class Optimizer:
     def lacked_by(self, trained: set[str]) -> set[str]:
         """Names of what a step has nothing of; it has some of the weights `trained`."""
         self._held.is_told_of(trained)
-        weights = self._held.state
-        lacked = [w for w in weights if w not in trained]
-        return {f"{SETTINGS}.{kind}.{w}" for w in lacked for kind in weights[w]}
+        state = self._held.state
+        lacked = ((w, kinds) for w, kinds in state.items() if w not in trained)
+        return {_name_of(kind, w) for w, kinds in lacked for kind in kinds}
 
     def misses(self, trained: set[str], values: set[str]) -> list[str]:
         """Values that a step lacks, which has these, of weights of which it has some."""
         missing = []
         for weight, held in self._held.state.items():
             told = self._held.told_as(weight)
-            names = {kind: f"{SETTINGS}.{kind}.{told}" for kind in held}
+            names = {kind: _name_of(kind, told) for kind in held}
             if told in trained or not values.isdisjoint(names.values()):
                 wanted = (n for kind, n in names.items() if not is_tensor(held[kind]))
                 missing += [n for n in wanted if n not in values]
@@ -122,6 +124,12 @@ class Optimizer:
         """Of the object with what is set."""
         return self._name
 
+    def take_name(self, told: Collection[str]) -> bool:
+        """Go by the name that a step has for its settings; False: it has none."""
+        found = [name for name in self.settings_names if name in told]
+        self._name = found[0] if found else self._name
+        return bool(found)
+
     def _saved(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Its groups, with the names that weights have now."""
         groups: list[dict[str, Any]] = settings["param_groups"]
@@ -153,7 +161,7 @@ class Optimizer:
             self._held.take_values(loaded)
         for weight, values in list(self._held.state.items()):
             told = self._held.told_as(weight)
-            names = {kind: f"{SETTINGS}.{kind}.{told}" for kind in values}
+            names = {kind: _name_of(kind, told) for kind in values}
             has = (n in loaded.filled or loaded.has_value(n) for n in names.values())
             if values and not any(has):
                 self._held.drop(weight)
@@ -162,6 +170,11 @@ class Optimizer:
                 if not is_tensor(values[kind]):
                     values[kind] = loaded.of_weight(name)
         self._held.put(loaded)
+
+
+def _name_of(kind: str, weight: str) -> str:
+    """Of what an optimizer keeps for a weight; `kind_of` takes it apart."""
+    return f"{SETTINGS}.{kind}.{weight}"
 
 
 def _set_alike(settings: Sequence[Mapping[str, Any]]) -> bool:

@@ -48,13 +48,13 @@ def check_values(given: Mapping[str, Any]) -> None:
     if codec is not None and codec not in (*CODECS, *map(str.encode, CODECS)):
         raise UsageError(f"there is no codec '{codec}': {', '.join(CODECS)}")
     export = given.get("export")
-    if export is not None and _lib_text(export) not in EXPORTS:
+    if export is not None and _dtype_text(export) not in EXPORTS:
         raise UsageError(f"there is no export in '{export}': bf16, fp16, fp32")
     if "/" in str(given.get("export_name", "")):
         raise UsageError("export_name is the name of a file, and no path")
 
 
-def _lib_text(value: Any) -> str:
+def _dtype_text(value: Any) -> str:
     """A dtype as the library compares it."""
     text = os.fsdecode(value).lower()
     return text[len("torch.") :] if text.startswith("torch.") else text

@@ -352,9 +352,8 @@ class State:
 
     @property
     def value_names(self) -> list[str]:
-        """Plain values that a load cannot do without."""
-        settings = [o.settings_name for o in self.optimizers]
-        return [*(name for name, _, _ in self._places.values), *settings]
+        """Plain values that a load cannot do without, beside settings of optimizers."""
+        return [name for name, _, _ in self._places.values]
 
     @property
     def names_in_objects(self) -> list[str]:

@@ -101,7 +101,8 @@ class Stateful:
             tree = loaded.value_of(tree)
             if not _is_tree(tree):
                 raise MismatchError(f"'{TREE}.{key}' of the step is something else")
-            missing = [leaf for leaf in _leaves(tree) if leaf[1] not in loaded.filled]
+            leaves = (leaf for leaf in _nodes(tree) if leaf[0] in _TENSORS)
+            missing = [leaf for leaf in leaves if leaf[1] not in loaded.filled]
             for kind, name in missing:
                 if kind == "dtensor":
                     raise MismatchError(
@@ -228,19 +229,20 @@ def is_plain_class(code: str) -> bool:
 
 def classes_of(tree: Any) -> list[str]:
     """Codes of the classes in a tree that take trust; [] of what is no tree."""
-    return sorted({c for c in _codes_in(tree) if not is_plain_class(c)})
+    nodes = _nodes(tree) if _is_tree(tree) else ()
+    codes = {held[0] for kind, held in nodes if kind in _OF_CLASS}
+    return sorted(code for code in codes if not is_plain_class(code))
 
 
-def _codes_in(tree: Any) -> Iterator[str]:
-    if not _is_tree(tree):
-        return
+def _nodes(tree: Any) -> Iterator[tuple[str, Any]]:
+    """The kind of a tree and what is said of it, and those of all in it."""
     ((kind, held),) = tree.items()
+    yield kind, held
     if kind in _OF_CLASS:
-        yield held[0]
-        yield from _codes_in({_OF_CLASS[kind]: held[1]})
+        yield from _nodes({_OF_CLASS[kind]: held[1]})
     elif kind in _LISTS or kind in _DICTS:
         for item in held:
-            yield from _codes_in(item if kind in _LISTS else item[1])
+            yield from _nodes(item if kind in _LISTS else item[1])
 
 
 def _code_of_key(key: Any) -> Any:
@@ -301,21 +303,6 @@ def _is_key(code: Any) -> bool:
     if type(code) is not dict:
         return type(code) in (str, int)
     return list(code) == ["plain"] and type(code["plain"]) is str
-
-
-def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
-    """The kind and the name of each tensor and array."""
-    ((kind, held),) = tree.items()
-    if kind in _TENSORS:
-        yield kind, held
-    elif kind in _LISTS:
-        for item in held:
-            yield from _leaves(item)
-    elif kind in _DICTS:
-        for _, item in held:
-            yield from _leaves(item)
-    elif kind in _OF_CLASS:
-        yield from _leaves({_OF_CLASS[kind]: held[1]})
 
 
 def _emptied(like: Any) -> Any:

@@ -149,7 +149,7 @@ def _place_in(folder: str, ranks: Ranks, step: int) -> Iterator[tuple[str, int, 
 
         def end() -> None:
             move_into(beside, folder)
-            for n, name in _steps_of_ours(folder).items():
+            for n, (name, _) in _steps_of_ours(folder).items():
                 if n != step:
                     removed(os.path.join(folder, name))
 
@@ -162,13 +162,16 @@ def _steps_in(folder: str) -> dict[int, str]:
     return {int(match[1]): match[0] for match in found if match}
 
 
-def _steps_of_ours(folder: str) -> dict[int, str]:
-    """Those that `save_state` saved; `libdcp.save` may have saved others there."""
+def _steps_of_ours(folder: str) -> dict[int, tuple[str, dict[str, Any]]]:
+    """Those that `save_state` saved, and what they tell; `libdcp.save` may have saved
+    others there.
+    """
     found = {}
     for n, name in _steps_in(folder).items():
         with contextlib.suppress(Error):
-            if _told_by(os.path.join(folder, name)) is not None:
-                found[n] = name
+            told = _told_by(os.path.join(folder, name))
+            if told is not None:
+                found[n] = name, told
     return found
 
 
@@ -191,16 +194,16 @@ def _newest_in(folder: str) -> tuple[bool, int | None, dict[str, Any]]:
         for name in steps.values() if theirs else ():
             _told_by(os.path.join(folder, name))  # one that is corrupt may be ours
         return bool(steps and not theirs), None, {}
-    told = _told_by(os.path.join(folder, ours[max(ours)])) or {}
+    step, (name, told) = max(ours.items())
     known = told.get("theirs", theirs)
     later = [n for n in theirs if known.get(n) != theirs[n]]
     if later:
         raise MismatchError(
-            f"{folder} has {ours[max(ours)]} of libdcp, and {min(later)}, which "
+            f"{folder} has {name} of libdcp, and {min(later)}, which "
             "accelerate saved after it without libdcp",
             hint="move away the one that is not wanted: the step, or accelerate's files",
         )
-    return True, max(ours), told
+    return True, step, told
 
 
 def _theirs_in(folder: str) -> dict[str, str]:
@@ -241,7 +244,7 @@ def _check_counts(
             raise MismatchError(
                 text, hint="register as many before load_state as there were"
             )
-        if n == 1 and name in ("models", "optimizers"):
+        if n == 1 and name in ("models", "optimizers"):  # has names of its own in a step
             raise MismatchError(text, hint="prepare as many before load_state")
         if is_first and n < saved[name]:
             warn(f"{text}: the others are not loaded")

@@ -136,7 +136,10 @@ class CheckpointManager(theirs.CheckpointManager):  # type: ignore[misc]
         return bool(super()._load(step))
 
     def _leave(self, folder: str, step: int) -> None:
-        """Remove a later step than the one that was gone back to, to save it anew."""
+        """Remove a later step than the one that was gone back to, to save it anew.
+
+        Set aside it would count, by its name, as one of the `keep_latest_k`.
+        """
         path = os.path.join(folder, OURS.format(step))
         if self._begun is not None and step > self._begun and os.path.isdir(path):
             warn(f"{path} was saved before step {self._begun} was loaded: it is replaced")
