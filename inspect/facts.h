@@ -2,7 +2,7 @@
 #ifndef INSPECT_FACTS_H
 #define INSPECT_FACTS_H
 
-#include "cli/family.h"
+#include <dcp/family.h>
 #include <dcp/training.h>
 
 /* All tensors of one role and dtype. */

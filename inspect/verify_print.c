@@ -5,10 +5,10 @@
 #include "base/str.h"
 #include "checkpoint.h"
 #include "cli/doc.h"
-#include "cli/family.h"
 #include "cli/human.h"
 #include "cli/text.h"
 #include "globals.h"
+#include <dcp/family.h>
 #include <stdio.h>
 
 #define INDENT 10 /* where findings begin */

@@ -5,9 +5,9 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/corruption.h"
-#include "cli/family.h"
 #include "cli/source.h"
 #include "signature.h"
+#include <dcp/family.h>
 #include <string.h>
 
 #define MAX_CONFIG_BYTES ((size_t)64 << 20)

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include <dcp/checkpoint.h>
+#include <dcp/family.h>
 #include <string.h>
 
 #define CHUNK_BYTES ((int64_t)8 << 20)
@@ -62,11 +63,12 @@ int32_t dcp_flat_checkpoint_verify(struct dcp_flat_checkpoint *checkpoint,
     if (rc)
         rc = dcp_location_failed(&checkpoint->location, rc, &why);
     rc = dcp_flat_check_replaced(checkpoint, NULL, rc, &why);
-    const struct dcp_flat_verify_result told = { .n_findings = result.n_findings,
-                                                 .size_bytes = result.size_bytes,
-                                                 .n_blocks = result.n_blocks,
-                                                 .n_tensors = result.n_tensors,
-                                                 .n_unproved = result.n_unproved };
+    struct dcp_flat_verify_result told = { .n_findings = result.n_findings,
+                                           .size_bytes = result.size_bytes,
+                                           .n_blocks = result.n_blocks,
+                                           .n_tensors = result.n_tensors,
+                                           .n_unproved = result.n_unproved };
+    dcp_family_lacks_weight(checkpoint->catalog, told.lacks, sizeof told.lacks);
     dcp_flat_give(out_result, &told, sizeof told);
     return dcp_flat_fail(err, rc, &why);
 }

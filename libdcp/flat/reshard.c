@@ -4,6 +4,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include <dcp/family.h>
 #include <dcp/training.h>
 #include <string.h>
 
@@ -166,7 +167,7 @@ static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
 
     while (facts->objects_left && facts->objects_left[n_unheld])
         n_unheld++;
-    const struct dcp_flat_reshard_result told = {
+    struct dcp_flat_reshard_result told = {
         .n_tensors = facts->n_tensors,
         .source_bytes = facts->source_bytes,
         .target_bytes = facts->target_bytes,
@@ -186,6 +187,7 @@ static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
             act->options.dry_run ? facts->shared_bytes : dcp_reshard_shared(act->reshard),
     };
 
+    dcp_family_lacks_weight(act->source, told.lacks, sizeof told.lacks);
     dcp_flat_give(out, &told, sizeof told);
 }
 

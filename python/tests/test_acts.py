@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 from conftest import BIN, flip, peer
@@ -116,6 +117,31 @@ def test_what_is_left_beside_a_model(tmp_path):
     assert (made.n_tensors, made.n_beside) == (4, 0)
     with pytest.raises(libdcp.UsageError, match="is a file: runs have steps"):
         libdcp.open(tmp_path / "all.pt", step=3)
+
+
+def test_a_weight_that_is_missing(tmp_path):
+    """Of what a configuration promises: as the programs, verify and reshard tell it."""
+    tensors, transformers = peer("safetensors.torch"), peer("transformers")
+    sizes = {"vocab_size": 20, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "hf")
+
+    def acts(path):
+        with libdcp.open(path) as ckpt:
+            ckpt.verify()
+        libdcp.reshard(path, tmp_path / "step", force=True)
+        libdcp.export(path, tmp_path / "model.npz", force=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        acts(tmp_path / "hf")
+    file = tmp_path / "hf" / "model.safetensors"
+    weights = tensors.load_file(file)
+    del weights["transformer.h.0.mlp.c_fc.bias"]
+    tensors.save_file(weights, file, metadata={"format": "pt"})
+    with pytest.warns(RuntimeWarning, match=r"holds \('h\.0\.mlp\.c_fc\.bias'\)") as told:
+        acts(tmp_path / "hf")
+    assert [w.filename for w in told] == [__file__] * 3
 
 
 def test_diff(run, tmp_path):

@@ -8,6 +8,7 @@
 #include <dcp/delta.h>
 #include <dcp/device.h>
 #include <dcp/error.h>
+#include <dcp/family.h>
 #include <dcp/flat.h>
 #include <dcp/format.h>
 #include <dcp/grid.h>

@@ -205,6 +205,7 @@ struct dcp_flat_verify_options {
 struct dcp_flat_verify_result {
     size_t struct_size;
     uint64_t n_findings, size_bytes, n_blocks, n_tensors, n_unproved;
+    char lacks[64]; /* see dcp_family_lacks_weight; "": none is known to be missing */
 };
 /* See dcp_verify. CORRUPT and IO with findings are what it found, not that it failed. */
 DCP_PUBLIC int32_t dcp_flat_checkpoint_verify(
@@ -274,6 +275,7 @@ struct dcp_flat_reshard_result {
     int64_t step;          /* that was taken; -1: unknown */
     int32_t passed_over;   /* a newer one was there, and is not whole */
     uint64_t n_beside;     /* tensors that are no weights, where the model is asked for */
+    char lacks[64];        /* of the source: see struct dcp_flat_verify_result */
 };
 /* Plans, and runs unless dry_run says so. Errors: those of dcp_location_open,
  * dcp_reshard_plan and dcp_reshard_run. */

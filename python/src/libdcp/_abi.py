@@ -253,6 +253,7 @@ class VerifyResult(Sized):
         ("n_blocks", c_uint64),
         ("n_tensors", c_uint64),
         ("n_unproved", c_uint64),
+        ("lacks", c_char * 64),
     ]
 
 

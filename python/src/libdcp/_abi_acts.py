@@ -5,6 +5,7 @@ from __future__ import annotations
 from ctypes import (
     CFUNCTYPE,
     POINTER,
+    c_char,
     c_char_p,
     c_int32,
     c_int64,
@@ -70,6 +71,7 @@ class ReshardResult(Sized):
         ("step", c_int64),
         ("passed_over", c_int32),
         ("n_beside", c_uint64),
+        ("lacks", c_char * 64),
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Union
 
 from . import _abi, _abi_acts
 from ._act import Act, Progress
-from ._checkpoint import check_step, warn_of_passed
+from ._checkpoint import check_step, warn_of_lacks, warn_of_passed
 from ._errors import NotFoundError, UsageError
 
 Path = Union[str, "os.PathLike[str]"]
@@ -234,6 +234,7 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
     )
     if result.passed_over:
         warn_of_passed(given["source"], result.step)
+    warn_of_lacks(result.lacks)
     return ReshardResult(
         *(getattr(result, name) for name in ReshardResult.__dataclass_fields__)
     )

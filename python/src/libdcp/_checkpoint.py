@@ -329,6 +329,7 @@ class Checkpoint(Mapping[str, Tensor]):
         except CorruptError as why:
             why.findings = tuple(findings)
             raise
+        warn_of_lacks(result.lacks)
         return Verification(
             result.size_bytes, result.n_blocks, result.n_tensors, result.n_unproved
         )
@@ -551,6 +552,12 @@ def warn_of_passed(path: str | os.PathLike[str], step: int | None) -> None:
         f"a newer step of '{os.fspath(path)}' is incomplete or corrupt, and step {step} "
         "was taken"
     )
+
+
+def warn_of_lacks(weight: bytes) -> None:
+    """Tell which weight the configuration promises, if one is missing."""
+    if weight:
+        warn(f"the model has more weights than this holds ('{_abi.text(weight)}')")
 
 
 def _cwd() -> str:

@@ -1,9 +1,8 @@
 /* family: a model's configuration in Hugging Face's keys, and its weights by name. */
-#include "family.h"
-
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include <dcp/family.h>
 #include <dcp/training.h>
 #include <stdio.h>
 #include <string.h>
