@@ -125,15 +125,29 @@ static bool add_counts(json_t *optimizer, struct dcp_optim_counts counts)
                                                 json_pack("[I, I]", least, most));
 }
 
-int dcp_optim_add(struct dcp_catalog *catalog, const char *type,
-                  struct dcp_optim_counts counts, json_t *groups, struct dcp_error *err)
+/* text: of one more member, or NULL. */
+static int add(struct dcp_catalog *catalog, const char *member, const char *text,
+               struct dcp_optim_counts counts, json_t *groups, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *optimizer = json_object();
 
     if (!optimizer ||
-        (type && json_object_set_new(optimizer, "type", json_string(type))) ||
+        (text && json_object_set_new(optimizer, member, json_string(text))) ||
         !add_counts(optimizer, counts) ||
         (groups && json_object_set(optimizer, "param_groups", groups)))
         return dcp_error_memory(err, "an optimizer");
     return dcp_training_add(catalog, DCP_TRAINING_OPTIMIZER, json_incref(optimizer), err);
+}
+
+int dcp_optim_add(struct dcp_catalog *catalog, const char *type,
+                  struct dcp_optim_counts counts, json_t *groups, struct dcp_error *err)
+{
+    return add(catalog, "type", type, counts, groups, err);
+}
+
+int dcp_optim_add_of(struct dcp_catalog *catalog, const char *container,
+                     struct dcp_optim_counts counts, json_t *groups,
+                     struct dcp_error *err)
+{
+    return add(catalog, "container", container, counts, groups, err);
 }

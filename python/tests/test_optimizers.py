@@ -414,3 +414,61 @@ def test_a_load_that_fails_changes_nothing(tmp_path, make):
     with pytest.raises(libdcp.Error):
         libdcp.load(state, tmp_path)
     assert not state["optim"].state and torch.equal(net.weight, before)
+
+
+def trained_by(make, *nets):
+    """The optimizer of all of them, after two updates."""
+    optim = make([p for net in nets for p in net.parameters()])
+    for _ in range(2):
+        optim.zero_grad()
+        for net in nets:
+            net(torch.randn(3, net[0].in_features)).square().sum().backward()
+        optim.step()
+    return optim
+
+
+def perceptron(*sizes):
+    pairs = zip(sizes, sizes[1:], strict=False)
+    return torch.nn.Sequential(*(torch.nn.Linear(*pair) for pair in pairs))
+
+
+def converted(tmp_path, state, **options):
+    """The state as stock PyTorch reads it, by way of a file of torch.save."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    torch.save(state, tmp_path / "from.pt")
+    made = tmp_path / "made"
+    libdcp.reshard(tmp_path / "from.pt", made, to="torch-dist", force=True, **options)
+    dcp_to_torch_save(made, tmp_path / "stock.pt")
+    libdcp.reshard(made, tmp_path / "back.pt", to="torch", force=True)
+    stock = torch.load(tmp_path / "stock.pt", weights_only=False)
+    assert str(torch.load(tmp_path / "back.pt")) == str(stock)
+    return stock
+
+
+@pytest.mark.parametrize("named", ["G", "D"])
+def test_several_optimizers_of_a_file(tmp_path, named):
+    """Where one has names each still has its own state and settings."""
+    nets = {"G": perceptron(4, 8, 3), "D": perceptron(3, 8, 1)}
+    optims = {
+        "G": trained_by(lambda p: torch.optim.Adam(p, 2e-4, betas=(0.5, 0.999)), nets["G"]),
+        "D": trained_by(lambda p: torch.optim.Adam(p, 4e-4, betas=(0.0, 0.9)), nets["D"]),
+    }
+    state = {key: net.state_dict() for key, net in nets.items()}
+    if named == "D":  # what fits two models gets no names
+        state["G_ema"] = {key: value + 1 for key, value in state["G"].items()}
+    state |= {"opt" + key: optim.state_dict() for key, optim in optims.items()}
+    stock = converted(tmp_path, state)
+    for key, net in nets.items():
+        names = [f"{key}.{name}" for name, _ in net.named_parameters()]
+        ids = names if key == named else range(len(names))
+        theirs, (group,) = state["opt" + key], stock["opt" + key]["param_groups"]
+        assert group == theirs["param_groups"][0] | {"params": list(ids)}
+        assert set(stock["opt" + key]["state"]) == {str(i) for i in ids}
+        for i, own in zip(ids, theirs["state"].values(), strict=True):
+            assert str(stock["opt" + key]["state"][str(i)]) == str(own)
+    with libdcp.open(tmp_path / "made") as ckpt:
+        (group,) = ckpt.objects["optimizer"]["param_groups"]
+    assert group["lr"] == optims[named].param_groups[0]["lr"]
+    with pytest.raises(libdcp.MismatchError, match="of a second optimizer"):
+        converted(tmp_path, state, spelling="nested")
