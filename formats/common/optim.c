@@ -87,12 +87,12 @@ json_t *dcp_optim_groups_of(const struct dcp_catalog *catalog, const json_t *gro
         *out_named = *out_named && json_is_array(json_object_get(from, "params"));
         json_object_foreach(from, key, value)
         {
-            bool params = !strcmp(key, "params");
+            bool params = !strcmp(key, "params"), betas = !strcmp(key, "betas");
             if (!failed && strcmp(key, "param_names") != 0)
-                failed =
-                    json_object_set_new(group, key,
-                                        params ? names_of(catalog, value, ids, out_named)
-                                               : json_deep_copy(dcp_py_untuple(value)));
+                failed = json_object_set_new(
+                    group, key,
+                    params ? names_of(catalog, value, ids, out_named)
+                           : json_deep_copy(betas ? dcp_py_untuple(value) : value));
         }
         if (json_array_append_new(out, group) || failed) {
             json_decref(out);
