@@ -31,6 +31,19 @@ static bool is_named(const struct dcp_tensor *t)
     return dcp_role_is_optim(t->role) && strcmp(t->param, t->name) != 0;
 }
 
+/* Whether its key has a number for its weight: "P.state.3.row_var". */
+static bool has_number(const struct dcp_tensor *t)
+{
+    static const char state[] = "state.";
+
+    for (const char *at = t->name; (at = strstr(at, state)); at++) {
+        size_t n = strspn(at + sizeof state - 1, "0123456789");
+        if ((at == t->name || at[-1] == '.') && n && at[sizeof state - 1 + n] == '.')
+            return true;
+    }
+    return false;
+}
+
 /* Whether it stands in another optimizer than the one that is spelled. */
 static bool is_of_another(const struct dcp_out *out, const struct dcp_tensor *t)
 {
@@ -167,8 +180,9 @@ static int check_names(const struct dcp_out *out, struct dcp_error *err)
     for (size_t t = 0; t < out->catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &out->catalog->tensors[t];
         bool another = is_of_another(out, tensor);
-        if (!dcp_role_is_optim(tensor->role) ||
-            (!another && (tensor->role == DCP_ROLE_OPTIM || is_named(tensor))))
+        bool named =
+            is_named(tensor) || (tensor->role == DCP_ROLE_OPTIM && !has_number(tensor));
+        if (!dcp_role_is_optim(tensor->role) || (named && !another))
             continue;
         dcp_error_set(err, DCP_E_MISMATCH,
                       "a distributed checkpoint cannot hold, in that spelling: '%s', %s",
