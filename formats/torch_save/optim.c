@@ -14,6 +14,7 @@ struct finder {
     struct dcp_torch_file *file;
     struct dcp_catalog *catalog;
     size_t *piece; /* of each tensor: 1 + the index of its piece */
+    size_t *model; /* of each tensor: dcp_torch_models */
     size_t n_optims;
     int rc; /* of the first value that could not be read */
     struct dcp_error *err;
@@ -80,13 +81,10 @@ static void find_shape(const struct finder *f, json_t *state, struct dcp_optim_s
 
     json_object_foreach(state, key, item)
     {
-        int at = strcmp(key, "step") != 0 ? tensor_of(f, item) : -1;
-        if (at < 0 || out->known)
-            continue;
-        out->known = true;
-        out->ndim = f->catalog->tensors[at].ndim;
-        memcpy(out->shape, f->catalog->tensors[at].shape,
-               (size_t)out->ndim * sizeof *out->shape);
+        int at = tensor_of(f, item);
+        if (at >= 0)
+            dcp_optim_shape_see(out, key, f->catalog->tensors[at].ndim,
+                                f->catalog->tensors[at].shape);
     }
 }
 
@@ -148,9 +146,9 @@ static int match(struct finder *f, struct optim *o)
         if (id >= 0)
             find_shape(f, json_array_get(pair, 1), &shapes[id]);
     }
-    DCP_TRY(dcp_optim_ids_find(f->catalog, weights,
-                               dcp_optim_weights(f->catalog, weights), o->groups, shapes,
-                               &o->ids, f->err));
+    DCP_TRY(dcp_torch_optim_ids(f->catalog, f->model, weights,
+                                dcp_optim_weights(f->catalog, weights), o->groups, shapes,
+                                &o->ids, f->err));
     take_numbers(f, o);
     return f->rc;
 }
@@ -225,9 +223,12 @@ int dcp_torch_optimizers(struct dcp_torch_file *file, struct dcp_catalog *catalo
 {
     DCP_CLEANUP_FREE size_t *piece = dcp_mem_calloc(catalog->n_tensors, sizeof *piece);
     DCP_CLEANUP_BUF struct dcp_buf path = { 0 };
-    struct finder f = { .file = file, .catalog = catalog, .piece = piece, .err = err };
+    DCP_CLEANUP_FREE size_t *model = dcp_torch_models(catalog, tree);
+    struct finder f = {
+        .file = file, .catalog = catalog, .piece = piece, .model = model, .err = err
+    };
 
-    if (!piece)
+    if (!piece || !model)
         return dcp_error_memory(err, "an optimizer");
     for (size_t p = 0; p < catalog->n_pieces; p++)
         piece[catalog->pieces[p].tensor] = p + 1;
