@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "formats/common/optim_unordered.h"
 #include "formats/common/training.h"
 #include "formats/pickle/py.h"
 #include "formats/torch/torch.h"
@@ -130,6 +131,24 @@ static void take_numbers(struct finder *f, struct optim *o)
     }
 }
 
+/* Weights of one shape are told apart by the model's order, which nothing proves. */
+static int say_order(struct finder *f, const struct optim *o, const size_t *weights,
+                     const struct dcp_optim_shape *shapes, size_t n_weights)
+{
+    struct dcp_optim_ids alone = { .n = o->n };
+
+    if (!o->ids.found || o->ids.by_name || f->catalog->assumed)
+        return DCP_OK;
+    alone.weight = dcp_mem_calloc(o->n, sizeof *alone.weight);
+    if (!alone.weight)
+        return dcp_error_memory(f->err, "an optimizer");
+    dcp_optim_unordered(f->catalog, weights, n_weights, shapes, &alone);
+    if (!alone.found)
+        f->catalog->assumed = "the optimizer counts the weights in the model's order";
+    dcp_optim_ids_fini(&alone);
+    return DCP_OK;
+}
+
 static int match(struct finder *f, struct optim *o)
 {
     DCP_CLEANUP_FREE struct dcp_optim_shape *shapes = NULL;
@@ -146,9 +165,10 @@ static int match(struct finder *f, struct optim *o)
         if (id >= 0)
             find_shape(f, json_array_get(pair, 1), &shapes[id]);
     }
-    DCP_TRY(dcp_torch_optim_ids(f->catalog, f->model, weights,
-                                dcp_optim_weights(f->catalog, weights), o->groups, shapes,
+    size_t n = dcp_optim_weights(f->catalog, weights);
+    DCP_TRY(dcp_torch_optim_ids(f->catalog, f->model, weights, n, o->groups, shapes,
                                 &o->ids, f->err));
+    DCP_TRY(say_order(f, o, weights, shapes, n));
     take_numbers(f, o);
     return f->rc;
 }

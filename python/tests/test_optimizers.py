@@ -460,7 +460,9 @@ def test_several_optimizers_of_a_file(tmp_path, named):
     """Where one has names each still has its own state and settings."""
     nets = {"G": perceptron(4, 8, 3), "D": perceptron(3, 8, 1)}
     optims = {
-        "G": trained_by(lambda p: torch.optim.Adam(p, 2e-4, betas=(0.5, 0.999)), nets["G"]),
+        "G": trained_by(
+            lambda p: torch.optim.Adam(p, 2e-4, betas=(0.5, 0.999)), nets["G"]
+        ),
         "D": trained_by(lambda p: torch.optim.Adam(p, 4e-4, betas=(0.0, 0.9)), nets["D"]),
     }
     state = {key: net.state_dict() for key, net in nets.items()}

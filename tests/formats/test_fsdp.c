@@ -408,6 +408,13 @@ static void test_optim_ids(void **state)
               "{\"params\":[1],\"param_names\":[\"w0\"]}]",
               "20");
     check_ids("AAB", "AA", "[{\"params\":[0,1],\"param_names\":[\"w2\",\"w1\"]}]", NULL);
+    /* names that are there count alone, whatever they all begin with, and once each */
+    check_ids("AAB", "AA", "[{\"params\":[0,1],\"param_names\":[\"m.w1\",\"m.w0\"]}]",
+              "10");
+    check_ids("AAB", "AA", "[{\"params\":[0,1],\"param_names\":[\"m.w1\",\"w0\"]}]",
+              NULL);
+    check_ids("AAB", "AA", "[{\"params\":[0,1],\"param_names\":[\"w1\",\"w1\"]}]", NULL);
+    check_ids("AB", "AB", "[{\"params\":[0,1],\"param_names\":[\"x\",\"y\"]}]", NULL);
 }
 
 static void test_params(void **state)

@@ -361,6 +361,20 @@ class Trainer(unittest.TestCase):
                 self.assertEqual(roles["layer.weight"], "model")
             os.remove(f"{folder}/{form}")
 
+    def test_order(self):
+        """Weights of one shape are told apart by the model's order, which is no proof."""
+        for sizes, said in ((4, 2), None), ((4, 4, 4), "in the model's order"):
+            model = torch.nn.Sequential(*map(torch.nn.Linear, sizes, sizes[1:]))
+            optimizer = torch.optim.Adam(model.parameters())
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                       self.path("both.pt"))
+            facts = json.loads(program("dcp-reshard", self.path("both.pt"),
+                                       self.path("zero"), "--to", "deepspeed", "--force",
+                                       "--json"))
+            self.assertIn(said or "None", str(facts["assumed"]))
+
     def test_compressed_records(self):
         """A step in a record that somebody compressed is the number that it decodes to."""
         for steps, name in ((7, "folder"), (0, "none")):

@@ -79,7 +79,7 @@ n_unsafe_objects   integer   such objects that were kept
 n_beside_left_out  integer   tensors beside the model, no weights, that export left out
 n_unproved         integer   tensors that no digest of the source proves
 n_from_masters     integer   weights that were made of their masters
-assumed            string?   which tensors are trained, where the source does not say
+assumed            string?   what the source does not say: which tensors are trained, their order
 n_cast             integer   tensors whose dtype changed
 n_kept             integer   scales of quantized weights, which were not cast
 shared_bytes       integer?  with --reflink: shared with the source, not written
