@@ -246,8 +246,8 @@ static int find_by_name(struct names *s, const size_t *weights, size_t n_weights
     if (!all || !s->ids->n)
         return DCP_OK;
     size_t n_add = 0;
-    for (size_t w = 0; w < n_weights; w++) {
-        size_t n = strlen(s->catalog->tensors[weights[w]].param);
+    for (size_t t = 0; t < s->catalog->n_tensors; t++) { /* tied ones, too */
+        size_t n = strlen(s->catalog->tensors[t].param);
         n_add = n > n_add ? n : n_add;
     }
     s->seen = dcp_mem_calloc(s->catalog->n_tensors, sizeof *s->seen);
