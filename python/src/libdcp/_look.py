@@ -121,11 +121,18 @@ def _check_models(made: State, step: Checkpoint) -> None:
     held = zip(made.entries.names, made.entries.roles)
     weights = [name for name, role in held if role == "model"]
     is_other = weights and not any(name in step.tensors for name in weights)
-    if is_other and any(f"{key}.{name}" in step.tensors for name in weights):
+    if not is_other or not any(f"{key}.{name}" in step.tensors for name in weights):
+        return
+    begins = (f"{key}.", f"{SETTINGS}.")
+    if all(name.startswith(begins) or t.role != "model" for name, t in step.tensors.items()):
         raise MismatchError(
-            f"the step has several models, of which '{key}' is one",
-            hint="give the others, too; libdcp.open reads the tensors of one",
+            f"the weights in the step begin with '{key}.': it was not made by libdcp.save",
+            hint="take them from libdcp.open(…).state_dict(), without it, and save once",
         )
+    raise MismatchError(
+        f"the step has several models, of which '{key}' is one",
+        hint="give the others, too; libdcp.open reads the tensors of one",
+    )
 
 
 def _check_settings(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> None:

@@ -517,4 +517,5 @@ class State:
 
 def _overlaps_itself(local: Any) -> bool:
     strides = local.array.strides if isinstance(local, Array) else local.stride()
-    return any(step == 0 and n > 1 for step, n in zip(strides, local.shape))
+    twice = any(step == 0 and n > 1 for step, n in zip(strides, local.shape))
+    return twice and 0 not in local.shape
