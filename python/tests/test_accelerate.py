@@ -140,7 +140,7 @@ def test_hooks(tmp_path, monkeypatch):
     accelerator, models = trained(2)
     saved = models[0].state_dict()
     for change in (lambda w: w.append({"x": 1}), lambda w: w[0].update(saved)):
-        hook = accelerator.register_save_state_pre_hook(lambda _m, w, _f, do=change: do(w))
+        hook = accelerator.register_save_state_pre_hook(lambda _m, w, _f, c=change: c(w))
         with pytest.raises(libdcp.UnsupportedError, match="other weights"):
             accelerator.save_state(tmp_path / "it")
         hook.remove()

@@ -334,7 +334,7 @@ def test_one_of_several_models(tmp_path):
     assert torch.equal(net.weight, nets["disc"].weight)
     torch.save({"disc": net.state_dict(), "epoch": 3}, tmp_path / "other.pt")
     libdcp.reshard(tmp_path / "other.pt", tmp_path / "other", to="torch-dist")
-    with pytest.raises(libdcp.MismatchError, match="begin with 'disc.'") as why:
+    with pytest.raises(libdcp.MismatchError, match=r"begin with 'disc\.'") as why:
         libdcp.load({"disc": net}, tmp_path / "other")
     assert "without it" in why.value.hint
 

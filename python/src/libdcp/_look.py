@@ -123,10 +123,10 @@ def _check_models(made: State, step: Checkpoint) -> None:
     is_other = weights and not any(name in step.tensors for name in weights)
     if not is_other or not any(f"{key}.{name}" in step.tensors for name in weights):
         return
-    begins = (f"{key}.", f"{SETTINGS}.")
-    if all(name.startswith(begins) or t.role != "model" for name, t in step.tensors.items()):
+    begin = f"{key}."
+    if all(n.startswith(begin) for n, t in step.tensors.items() if t.role == "model"):
         raise MismatchError(
-            f"the weights in the step begin with '{key}.': it was not made by libdcp.save",
+            f"the weights in the step begin with '{key}.': libdcp.save did not make it",
             hint="take them from libdcp.open(…).state_dict(), without it, and save once",
         )
     raise MismatchError(

@@ -362,7 +362,7 @@ def _next_folder(accelerator: Any) -> str:
         )
     later = max((number for number, _ in _numbered(accelerator)), default=-1)
     if later > iteration:
-        warn(f"{name} is saved below checkpoint_{later}, which load_state takes: {_GO_ON}")
+        warn(f"{name} is below checkpoint_{later}, which load_state takes: {_GO_ON}")
     return path
 
 
