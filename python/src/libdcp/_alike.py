@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ._array import host_copy
 from ._columns import digest_at
@@ -24,7 +24,7 @@ class Replicas:
         self.must: dict[str, bytes] = {}
         self.should: dict[str, bytes] = {}
 
-    def mark(self, held: Entries, is_first: bool, of_objects: set[str]) -> None:
+    def mark(self, held: Entries, is_first: bool, of_objects: Collection[str]) -> None:
         """Look at all of them the first time, since that reads them, and in each save at
         small ones of no model: counters are alike before the first step. Stages of a
         pipeline may use a name for different weights.

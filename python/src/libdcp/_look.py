@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._entries import Box
 from ._errors import MismatchError, NotFoundError
 from ._ranks import Ranks, on_all, on_first
-from ._stateful import TREE, classes_of
+from ._stateful import TREE, classes_of, leaves_of
 from ._values import SETTINGS, first_name, unpickled
 
 if TYPE_CHECKING:
@@ -34,12 +34,13 @@ def look(
     if not made.looks:
         return
     of_optimizers = [o.settings_names for o in made.optimizers]
-    asked = made.value_names, of_optimizers, made.asked, made.stateful
+    in_objects = made.values_in_objects
+    asked = made.value_names, of_optimizers, made.asked, made.stateful, in_objects
     all_asked = [
         list(dict.fromkeys(chain.from_iterable(of_ranks)))
         for of_ranks in zip(*ranks.gather(asked))
     ]
-    names, settings, asked_for, objects = all_asked
+    names, settings, asked_for, objects, in_objects = all_asked
 
     def first() -> _Found:
         try:
@@ -50,7 +51,9 @@ def look(
             lacked = _lacked_by(made, found, objects)
             _check_models(made, found)
             _check_settings(found, settings)
-            _check(found, set(names), asked_for, objects, trust)
+            _check_objects(made, found, objects, in_objects)
+            others = [*asked_for, *(name for _, name in in_objects)]
+            _check(found, set(names), others, objects, trust)
             _remark_on(made, found)
             classes = {} if trust else _classes_in(found, objects)
             rest = _of_optimizers(made, found) if settings else {}
@@ -165,28 +168,55 @@ def _check(
     missing = names.difference(saved, saved.values())
     if missing:
         raise NotFoundError(f"the step has no value '{min(missing)}'")
-    begins = tuple(f"{key}." for key in objects)
-    asked = names.union(others, objects)
+    asked = names.union(others, objects, _values_told(step, objects))
     for name, first in saved.items():
-        is_asked = name in asked or first in asked or name.startswith(begins)
-        if trust or not is_asked:
+        if trust or asked.isdisjoint((name, first)):
             continue
         value = step.objects[name]
         if isinstance(value, bytes):
             unpickled(name, value, trust)
+
+
+def _check_objects(
+    made: State,
+    step: Checkpoint,
+    objects: Sequence[str],
+    values: Collection[tuple[str, str]],
+) -> None:
+    """Refuse a step without the state of an object; values: what they have now. What
+    begins with a key may be of a model, whose part is called so, too.
+    """
+    has = {*step.objects, *map(first_name, step.objects)}
+    told = set(_told_in(step, objects))
+    found = told.union(key for key, name in values if name in has)
+    found.update(key for n, key in made.of_objects.items() if n in step.tensors)
     for key in objects:
-        if not _has_state_of(key, step, saved):
+        if key not in found:
             raise NotFoundError(f"the step has no state of '{key}'")
+    for key, name in values:
+        if key not in told and name not in has:
+            raise NotFoundError(f"the step has no value '{name}'")
+
+
+def _trees_in(step: Checkpoint, objects: Collection[str]) -> dict[str, Any]:
+    """Trees of these, also those of ranks that had other ones."""
+    trees = {f"{TREE}.{key}" for key in objects}
+    return {
+        name: value
+        for name, value in step.objects.items()
+        if name in trees or first_name(name) in trees
+    }
+
+
+def _values_told(step: Checkpoint, objects: Collection[str]) -> set[str]:
+    """Plain values that trees of these say they have."""
+    trees = _trees_in(step, objects).values()
+    return {name for tree in trees for name in leaves_of(tree, "value")}
 
 
 def _classes_in(step: Checkpoint, objects: Collection[str]) -> dict[str, list[str]]:
     """What takes trust of each tree of these, where there is some at all."""
-    trees = {f"{TREE}.{key}" for key in objects}
-    found = {
-        name: classes_of(tree)
-        for name, tree in step.objects.items()
-        if name in trees or first_name(name) in trees
-    }
+    found = {name: classes_of(tree) for name, tree in _trees_in(step, objects).items()}
     return found if any(found.values()) else {}
 
 
@@ -218,11 +248,10 @@ def _lacked_by(made: State, step: Checkpoint, objects: Sequence[str]) -> set[str
         if name not in known and not known.isdisjoint(instead)
     }
     lacked |= _tied_again(made, step)
-    told = _told_in(step, objects)
-    begins = tuple(f"{key}." for key in told)
+    told = set(_told_in(step, objects))
     for name, box in zip(made.entries.names, made.entries.boxes) if told else ():
-        theirs = name.startswith(begins) or name in told
-        if theirs and _is_other(name, box, step, name in made.whole):
+        is_told = made.of_objects.get(name) in told  # its name may begin as a model's
+        if is_told and _is_other(name, box, step, name in made.whole):
             lacked.add(name)
     return lacked
 
@@ -260,7 +289,8 @@ def _remark_on(made: State, step: Checkpoint) -> None:
     say all of, and these have not, and of buffers that models have not.
     """
     known = set(made.entries.names)
-    left = [name for name in step._buffers() if name not in known] if made.models else []
+    buffers = step._of_role("buffer") if made.models else []
+    left = [name for name in buffers if name not in known]
     if left:
         made.remarks.append(
             f"the step has {len(left)} buffers that no model has, '{left[0]}' the first"
@@ -270,26 +300,17 @@ def _remark_on(made: State, step: Checkpoint) -> None:
     if not keys:
         return
     settings = (name for o in made.optimizers for name in o.settings_names)
-    known.update(made.value_names, made.names_in_objects, settings)
+    in_objects = (name for _, name in made.values_in_objects)
+    known.update(made.value_names, in_objects, settings)
+    names = *step._of_role("other"), *step.objects  # others are of models of that name
     for key in keys:
-        has = [n for n in (*step, *step.objects) if n.startswith(f"{key}.")]
+        has = [n for n in names if n.startswith(f"{key}.")]
         left = [n for n in has if known.isdisjoint((n, first_name(n)))]
         if left:
             first = f"'{left[0]}'" + (" the first of them" if len(left) > 1 else "")
             made.remarks.append(
                 f"the step has {len(left)} in '{key}' that the state has not, {first}"
             )
-
-
-def _has_state_of(key: str, step: Checkpoint, saved: Mapping[str, str]) -> bool:
-    begin = f"{key}."
-    names = {*saved, *saved.values()}
-    return (
-        key in names
-        or f"{TREE}.{key}" in names
-        or key in step
-        or any(name.startswith(begin) for name in (*names, *step))
-    )
 
 
 def _told_in(step: Checkpoint, objects: Sequence[str]) -> list[str]:

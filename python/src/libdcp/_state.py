@@ -67,7 +67,7 @@ class State:
         self.objects: list[Stateful] = []  # which have these names
         self.optimizers: list[Optimizer] = []
         self.any_optimizers = False  # on any rank
-        self._of_objects: set[str] = set()  # tensors that objects have
+        self.of_objects: dict[str, str] = {}  # tensors that objects have: their keys
         self.warnings: list[Told] = []  # for when the act is over
         self._shared: Shared | None = None
         self.remarks: list[str] = []  # what a load warns of, once for all ranks
@@ -172,7 +172,7 @@ class State:
         self.objects.append(made)
         held = self.entries
         names = held.names[first:]
-        self._of_objects.update(names)
+        self.of_objects.update(dict.fromkeys(names, name))
         whole = zip(names, held.boxes[first:])
         held.own.update((n, None) for n, box in whole if box.size == box.shape)
         return made
@@ -283,8 +283,9 @@ class State:
             self._leave_own(self.entries.own if theirs is None else first)
         self.whole.update(self.entries.own)
         if theirs is not None:
-            facts = chain.from_iterable(theirs)
-            self.whole.update(name for name, *_, is_own in facts if is_own)
+            for name, *_, key, is_own in chain.from_iterable(theirs):
+                self.whole.update([name] if is_own else ())
+                self.of_objects.update({name: key} if key else {})
             self.entries = self._united(theirs)
             self._columns = None
         held = self.entries
@@ -316,7 +317,7 @@ class State:
         """Let ranks compare what several of them hold whole."""
         if self._n_ranks > 1:
             is_first = not self.columns.is_compared
-            self._replicas.mark(self.entries, is_first, self._of_objects)
+            self._replicas.mark(self.entries, is_first, self.of_objects)
 
     @property
     def values(self) -> tuple[dict[str, bytes], dict[str, bytes], dict[str, bytes]]:
@@ -356,9 +357,9 @@ class State:
         return [name for name, _, _ in self._places.values]
 
     @property
-    def names_in_objects(self) -> list[str]:
-        """Plain values that objects have now."""
-        return [name for part in self.objects for name in part.names]
+    def values_in_objects(self) -> list[tuple[str, str]]:
+        """Plain values that objects have now: keys and names."""
+        return [(part.key, name) for part in self.objects for name in part.names]
 
     def take_more(self, told: Sequence[More], types: set[str], ranks: Ranks) -> None:
         """Ask for what a step has of optimizers of these types that have not such state
@@ -421,7 +422,7 @@ class State:
             self.entries,
             self._copies,
             self._dense,
-            self._of_objects,
+            self.of_objects,
             list(self.models.values()),
         )
 
@@ -432,7 +433,8 @@ class State:
         return [
             (
                 *(name, param, role, box.dtype, box.shape),
-                *(held.instead.get(name, ()), name in held.own),
+                *(held.instead.get(name, ()), self.of_objects.get(name, "")),
+                name in held.own,
             )
             for name, param, role, box in zip(
                 held.names, held.params, held.roles, held.boxes
@@ -464,7 +466,7 @@ class State:
         """Pipeline stages hold different tensors: what others have, this rank lacks."""
         mine = {name: i for i, name in enumerate(self.entries.names)}
         united, seen = Entries(), dict[str, Any]()
-        for name, param, role, dtype, shape, instead, _ in chain.from_iterable(theirs):
+        for name, param, role, dtype, shape, instead, *_ in chain.from_iterable(theirs):
             if seen.setdefault(name, (dtype, shape)) != (dtype, shape):
                 raise MismatchError(
                     f"ranks say different things of tensor '{name}'", tensor=name

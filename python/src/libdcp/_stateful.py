@@ -234,6 +234,12 @@ def classes_of(tree: Any) -> list[str]:
     return sorted(code for code in codes if not is_plain_class(code))
 
 
+def leaves_of(tree: Any, *kinds: str) -> list[str]:
+    """Names of what is of these kinds in a tree; [] of what is no tree."""
+    nodes = _nodes(tree) if _is_tree(tree) else ()
+    return [held for kind, held in nodes if kind in kinds]
+
+
 def _nodes(tree: Any) -> Iterator[tuple[str, Any]]:
     """The kind of a tree and what is said of it, and those of all in it."""
     ((kind, held),) = tree.items()
