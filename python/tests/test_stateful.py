@@ -442,7 +442,7 @@ def refused(state, path, why, match):
 
 
 def test_an_object_called_as_a_part_of_the_model(tmp_path):
-    """What the step lacks of the model, or has otherwise, is no business of the object."""
+    """What the step lacks of the model, or has otherwise, is not left to the object."""
 
     def made(*parts, n):
         return {"model": with_loss(*parts), "loss": Holder({"n": n})}

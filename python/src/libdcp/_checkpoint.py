@@ -182,6 +182,12 @@ class Checkpoint(Mapping[str, Tensor]):
         table, wanted = self._table, _abi.ROLES.index(role)
         return [name for name, kind in zip(table.names, table.roles) if kind == wanted]
 
+    def _weights(self) -> set[str]:
+        """Names of all weights and buffers, also of those with a moment alone."""
+        table, other = self._table, _abi.ROLES.index("other")
+        told = zip(table.params, table.names, table.roles)
+        return {param or name for param, name, role in told if role != other}
+
     def _trained(self) -> set[str]:
         """Weights for which an optimizer keeps something besides a master."""
         table = self._table

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._entries import Box
 from ._errors import MismatchError, NotFoundError
+from ._names import value_name
 from ._ranks import Ranks, on_all, on_first
 from ._stateful import TREE, classes_of, leaves_of
 from ._values import SETTINGS, first_name, unpickled
@@ -56,7 +57,7 @@ def look(
             _check(found, set(names), others, objects, trust)
             _remark_on(made, found)
             classes = {} if trust else _classes_in(found, objects)
-            rest = _of_optimizers(made, found) if settings else {}
+            rest = _of_optimizers(made, found, settings) if settings else {}
             return _Found(lacked, found.info.world_size, classes=classes, **rest)
 
     found = _Found(**on_first(ranks, lambda: vars(first())))  # ranks tell plain values
@@ -66,6 +67,7 @@ def look(
     if found.settings:
         lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found)))
     made.leave_out(lacked)
+    made.step_weights = found.weights
     if found.more:
         made.take_more(found.more, found.types, ranks)
 
@@ -79,25 +81,32 @@ class _Found:
     more: list[More] = field(default_factory=list)
     types: set[str] = field(default_factory=set)
     settings: dict[str, list[Any]] = field(default_factory=dict)
+    weights: set[str] = field(default_factory=set)
     trained: set[str] = field(default_factory=set)
     values: set[str] = field(default_factory=set)  # of optimizers
     classes: dict[str, list[str]] = field(default_factory=dict)  # in trees, with codes
 
 
-def _of_optimizers(made: State, step: Checkpoint) -> dict[str, Any]:
+def _of_optimizers(
+    made: State, step: Checkpoint, wanted: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
     """What each rank asks for its own: stages of a pipeline have other weights."""
-    settings: dict[str, list[Any]] = {}
+    names, settings = set(chain.from_iterable(wanted)), dict[str, list[Any]]()
     for name, value in step.objects.items():
         if _is_settings(value):
-            settings.setdefault(first_name(name), []).append(value)
+            first = name if name in names else first_name(name)
+            settings.setdefault(first, []).append(value)
+    weights = step._weights()
+    values = {value_name(n, weights) for n in step.objects}
     return {
         "more": _more_in(made, step),
         "types": {
             f"{n} {v.get('type')}".lower() for n, vs in settings.items() for v in vs
         },
         "settings": settings,
+        "weights": weights,
         "trained": step._trained(),
-        "values": {n for n in map(first_name, step.objects) if n.startswith(SETTINGS)},
+        "values": {n for n in values if n.startswith(f"{SETTINGS}.")},
     }
 
 
@@ -134,12 +143,15 @@ def _check_models(made: State, step: Checkpoint) -> None:
 def _check_settings(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> None:
     """Refuse a step without what is set of an optimizer, under either of its names."""
     begin = f"{SETTINGS}."
-    has = {first_name(n) for n in step.objects}
+    has = {*step.objects, *map(first_name, step.objects)}
     for names in wanted:
         if has.isdisjoint(names):
-            others = sorted(n for n in has if n.startswith(begin) and n in step.objects)
+            others = {first_name(n) for n in step.objects if n.startswith(begin)}
+            others.intersection_update(step.objects)
             keys = [
-                f"'{n[len(begin) :]}'" for n in others if _is_settings(step.objects[n])
+                f"'{n[len(begin) :]}'"
+                for n in sorted(others)
+                if _is_settings(step.objects[n])
             ]
             raise NotFoundError(
                 f"the step has no value '{names[0]}'",
@@ -260,7 +272,7 @@ def _more_in(made: State, step: Checkpoint) -> list[More]:
     """Tensors of optimizers that these have not: they are made in later updates than the
     first, or by settings that the step has, too.
     """
-    known = set(made.entries.names)
+    known = {*made.entries.names, *step._of_role("model"), *step._of_role("buffer")}
     more = [n for n in step if n.startswith(f"{SETTINGS}.") and n not in known]
     return [(n, step.tensors[n].dtype, step.tensors[n].shape) for n in more]
 

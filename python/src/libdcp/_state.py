@@ -18,7 +18,7 @@ from ._errors import MismatchError, UsageError
 from ._held import kind_of
 from ._kinds import classes, has_parts, has_tensors, is_stateful, parts_of
 from ._model import Model, dict_of, prefix_of
-from ._names import Names
+from ._names import Names, value_name
 from ._optimizer import MOMENTS, Optimizer
 from ._shared import Shared
 from ._stateful import Places, Stateful
@@ -61,6 +61,7 @@ class State:
         self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
         self._places = Places()  # where a load puts them
         self.asked: list[str] = []  # values of optimizers
+        self.step_weights: set[str] = set()  # names of those that a step has
         self._parts: list[Any] = []
         self.containers: list[str] = []  # keys under which tensors are, that have none
         self.stateful: list[str] = []
@@ -346,10 +347,16 @@ class State:
         names = {name for one in all_values for name in one}
         differ = {n for n in names if any(o.get(n) != first.get(n) for o in all_values)}
         codes = ranks.gather({n: c for n, c in self._coded.items() if n in differ})
+        weights = {
+            n for n, r in zip(self.entries.names, self.entries.roles) if r == "model"
+        }
         for rank, others in enumerate(codes):
             for name, code in others.items():
                 if rank and code != codes[0].get(name):
-                    self._coded[f"{name}@{rank}"] = code
+                    own = f"{name}@{rank}"
+                    if own in names or value_name(own, weights) == own:
+                        raise _no_name(own, name, rank)
+                    self._coded[own] = code
 
     @property
     def value_names(self) -> list[str]:
@@ -391,8 +398,8 @@ class State:
 
     @property
     def _weights(self) -> set[str]:
-        """Names of all weights, those of other ranks' stages among them, and all that
-        tied ones have: a shorter name may be the end of any of them.
+        """Names of all weights, those of other ranks' stages and of the step among them,
+        and all that tied ones have: a shorter name may be the end of any of them.
         """
         pairs = (
             p
@@ -400,7 +407,7 @@ class State:
             for p in zip(held.names, held.roles)
         )
         found = {name for name, role in pairs if role == "model"}
-        return found.union(self._weight_names.tied)
+        return found.union(self._weight_names.tied, self.step_weights)
 
     def leave_out(self, names: set[str]) -> None:
         """Do not ask the step for these; `fill` finds what they are."""
@@ -457,10 +464,7 @@ class State:
         for name in self._coded:
             first, at, rank = name.rpartition("@")
             if at and rank.isdigit() and first in self._coded:
-                raise UsageError(
-                    f"'{name}' is no name for a value: steps have so what rank {rank} "
-                    f"has of '{first}'"
-                )
+                raise _no_name(name, first, rank)
 
     def _united(self, theirs: Sequence[Any]) -> Entries:
         """Pipeline stages hold different tensors: what others have, this rank lacks."""
@@ -487,7 +491,8 @@ class State:
         """Put what was loaded where it belongs."""
         loaded.filled = set(self.entries.names)
         weights = self._weights if self.optimizers else ()
-        for name in loaded.names if weights else ():
+        names = {value_name(n, weights) for n in loaded.names} if weights else ()
+        for name in names:
             kind, weight = kind_of(name, weights)
             if kind:
                 loaded.of_weights.setdefault(weight, []).append((kind, name))
@@ -515,6 +520,13 @@ class State:
                 local.copy_(tied[0])
             elif "step" in counted:
                 local.fill_(counted["step"])
+
+
+def _no_name(name: str, first: str, rank: int | str) -> UsageError:
+    return UsageError(
+        f"'{name}' is no name for a value: steps have so what rank {rank} has of "
+        f"'{first}'"
+    )
 
 
 def _overlaps_itself(local: Any) -> bool:
