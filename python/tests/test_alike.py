@@ -160,6 +160,37 @@ def test_what_differs_after_the_first_save(tmp_path):
     assert more == [{1.0}, 1] and rest == [{1.0}, 2]
 
 
+class Trusts(torch.optim.SGD):
+    """Keeps something small, which only later differs."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p].setdefault("trust", torch.zeros(4))
+
+
+def small_state(path):
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    optim = Trusts(net.parameters(), lr=0.1)
+    told = []
+    for step in (1, 2, 3):
+        net(torch.ones(1, 2)).sum().backward()
+        optim.step()
+        if step == 3:
+            optim.state[net.module.bias]["trust"] += dist.get_rank()
+        act = functools.partial(libdcp.save, {"model": net, "optim": optim}, path)
+        told.append(said(functools.partial(act, step=step))[0])
+    return told
+
+
+def test_state_of_an_optimizer_after_the_first_save(tmp_path):
+    """What is small of it is compared each time."""
+    for *first, last in run_ranks(2, small_state, str(tmp_path)):
+        assert first == [None, None]
+        assert last.startswith("MismatchError: tensor 'optimizer.trust.bias' is not the")
+
+
 def shared_statistics(path):
     """One BatchNorm stands in two places of the model."""
     norm = torch.nn.BatchNorm1d(2)

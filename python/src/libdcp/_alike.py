@@ -26,11 +26,12 @@ class Replicas:
 
     def mark(self, held: Entries, is_first: bool, of_objects: Collection[str]) -> None:
         """Look at all of them the first time, since that reads them, and in each save at
-        small ones of no model: counters are alike before the first step. Stages of a
-        pipeline may use a name for different weights.
+        small ones of no model that are no moments: counters are alike before the first
+        step. Stages of a pipeline may use a name for different weights.
         """
-        others = [i for i, role in enumerate(held.roles) if role == "other"]
-        few = others if len(others) <= MANY else []
+        few = [i for i, role in enumerate(held.roles) if role == "other"]
+        few = few if len(few) <= MANY else []
+        few += [i for i, role in enumerate(held.roles) if role == "optim"]
         for i in range(len(held)) if is_first else few:
             name, box, at = held.names[i], held.boxes[i], held.addresses[i]
             if box.size != box.shape or at == 0:
