@@ -271,6 +271,27 @@ def test_objects_that_rank_0_has_nothing_of(tmp_path):
     run_ranks(3, objects_of_other_ranks, str(tmp_path / "run"))
 
 
+def late_average(path):
+    """An average makes its DTensors in its first update."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, net = init_device_mesh("cpu", (2,)), torch.nn.Linear(2, 2)
+    average = Holds(distribute_tensor(torch.ones(4, 2), mesh))
+    libdcp.save({"model": net, "average": average}, path, step=1)
+    libdcp.load({"model": net, "average": average}, path)
+    into = torch.nn.Linear(2, 2)
+    before = into.weight.clone()
+    why, _ = said(lambda: libdcp.load({"model": into, "average": Holds({})}, path))
+    return why.partition(", and")[0], torch.equal(into.weight, before)
+
+
+def test_dtensors_that_an_object_has_not_yet(tmp_path):
+    """They are refused before anything is written to."""
+    told = run_ranks(2, late_average, str(tmp_path))
+    assert told == [("MismatchError: 'average.t' of the step is a DTensor", True)] * 2
+
+
 def not_of_the_group(path):
     group = dist.new_group([0])
     return said(lambda: libdcp.save({"w": torch.ones(3)}, path, step=1, group=group))

@@ -8,7 +8,7 @@ from ._array import host_copy
 from ._columns import digest_at
 from ._entries import NOT_DENSE, Entries
 
-MANY = 1024  # tensors of no model and no optimizer, of which not each save compares all
+MANY = 1024  # tensors of a kind, of which not each save compares all
 SMALL_BYTES = 1 << 12
 
 
@@ -31,8 +31,10 @@ class Replicas:
         """
         few = [i for i, role in enumerate(held.roles) if role == "other"]
         few = few if len(few) <= MANY else []
-        few += [i for i, role in enumerate(held.roles) if role == "optim"]
-        for i in range(len(held)) if is_first else few:
+        kept = [i for i, role in enumerate(held.roles) if role == "optim"]
+        if len(kept) > MANY:  # those of devices are copied, each by itself
+            kept = [i for i in kept if held.addresses[i] != NOT_DENSE]
+        for i in range(len(held)) if is_first else few + kept:
             name, box, at = held.names[i], held.boxes[i], held.addresses[i]
             if box.size != box.shape or at == 0:
                 continue

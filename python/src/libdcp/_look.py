@@ -12,7 +12,7 @@ from ._entries import Box
 from ._errors import MismatchError, NotFoundError
 from ._names import value_name
 from ._ranks import Ranks, on_all, on_first
-from ._stateful import TREE, classes_of, leaves_of
+from ._stateful import TREE, classes_of, leaves_of, no_place
 from ._values import SETTINGS, first_name, unpickled
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._state import State
 
 More = tuple[str, str, "tuple[int, ...]"]  # name, dtype and shape of a tensor
+_Wants = tuple["list[str]", "list[str]"]  # what a tree does: see `_wants_of`
 _WITHOUT = (
     "it was saved without optimizer, or keep_optimizer removed its state: load the model "
     "alone"
@@ -56,14 +57,14 @@ def look(
             others = [*asked_for, *(name for _, name in in_objects)]
             _check(found, set(names), others, objects, trust)
             _remark_on(made, found)
-            classes = {} if trust else _classes_in(found, objects)
+            trees = _wants_of(made, found, objects, lacked, trust)
             rest = _of_optimizers(made, found, settings) if settings else {}
-            return _Found(lacked, found.info.world_size, classes=classes, **rest)
+            return _Found(lacked, found.info.world_size, trees=trees, **rest)
 
     found = _Found(**on_first(ranks, lambda: vars(first())))  # ranks tell plain values
     lacked = found.lacked
-    if found.classes:
-        on_all(ranks, lambda: _check_classes(made, found, ranks))
+    if found.trees:
+        on_all(ranks, lambda: _check_trees(made, found, ranks))
     if found.settings:
         lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found)))
     made.leave_out(lacked)
@@ -84,7 +85,7 @@ class _Found:
     weights: set[str] = field(default_factory=set)
     trained: set[str] = field(default_factory=set)
     values: set[str] = field(default_factory=set)  # of optimizers
-    classes: dict[str, list[str]] = field(default_factory=dict)  # in trees, with codes
+    trees: dict[str, _Wants] = field(default_factory=dict)
 
 
 def _of_optimizers(
@@ -226,20 +227,39 @@ def _values_told(step: Checkpoint, objects: Collection[str]) -> set[str]:
     return {name for tree in trees for name in leaves_of(tree, "value")}
 
 
-def _classes_in(step: Checkpoint, objects: Collection[str]) -> dict[str, list[str]]:
-    """What takes trust of each tree of these, where there is some at all."""
-    found = {name: classes_of(tree) for name, tree in _trees_in(step, objects).items()}
-    return found if any(found.values()) else {}
+def _wants_of(
+    made: State,
+    step: Checkpoint,
+    objects: Collection[str],
+    lacked: Collection[str],
+    trust: bool,
+) -> dict[str, _Wants]:
+    """Of each tree of these, where some wants such: codes of classes that take trust,
+    and DTensors that have no place.
+    """
+    there = set(made.entries.names).difference(lacked)
+    found = {
+        name: (
+            [] if trust else classes_of(tree),
+            [leaf for leaf in leaves_of(tree, "dtensor") if leaf not in there],
+        )
+        for name, tree in _trees_in(step, objects).items()
+    }
+    return found if any(map(any, found.values())) else {}
 
 
-def _check_classes(made: State, found: _Found, ranks: Ranks) -> None:
-    """Refuse containers of classes that an object of this rank has not yet."""
+def _check_trees(made: State, found: _Found, ranks: Ranks) -> None:
+    """Refuse containers of classes, and DTensors, that an object of this rank has not
+    yet.
+    """
     own = f"@{ranks.rank}" if found.saved_by == ranks.world_size else ""
     for part in made.objects:
         tree = f"{TREE}.{part.key}"
-        others = (name for name in found.classes if first_name(name) == tree)
-        names = (name for name in (tree + own, tree, *others) if name in found.classes)
-        codes = found.classes.get(next(names, ""), ())
+        others = (name for name in found.trees if first_name(name) == tree)
+        names = (name for name in (tree + own, tree, *others) if name in found.trees)
+        codes, nowhere = found.trees.get(next(names, ""), ([], []))
+        for name in nowhere:
+            raise no_place(name, part.key)
         for code in sorted(set(codes).difference(part.classes if codes else ())):
             unpickled(part.key, base64.b64decode(code), trust=False)
 
