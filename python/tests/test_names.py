@@ -290,3 +290,41 @@ def test_a_part_that_is_gone(tmp_path, gone):
         libdcp.load({"model": net, "optim": into[0]}, tmp_path)
     assert "has 1 weight that the model has not" in str(heard[0].message)
     assert sorted(into[0].state[net.weight]) == ["late", "mean", "n"]
+
+
+class Fused(torch.nn.Module):
+    """Its state dict calls the weights of a part its own, as those of torchtune do."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        self.register_state_dict_post_hook(self.shorten)
+        self.register_load_state_dict_pre_hook(self.lengthen)
+
+    @staticmethod
+    def shorten(_, state, prefix, *_rest):
+        for name in ("weight", "bias"):
+            state[prefix + name] = state.pop(f"{prefix}part.{name}")
+
+    @staticmethod
+    def lengthen(_, state, prefix, *_rest):
+        for name in ("weight", "bias"):
+            state[f"{prefix}part.{name}"] = state.pop(prefix + name)
+
+
+def test_names_that_hooks_make(tmp_path):
+    def made():
+        net = torch.nn.Sequential(Fused())
+        return net, [Late(net.parameters(), lr=0.1)]
+
+    net, optims = made()
+    update(net, optims)
+    libdcp.save({"model": net, "optim": optims[0]}, tmp_path, step=1)
+    with libdcp.open(tmp_path) as ckpt:
+        assert list(ckpt.state_dict()) == list(net.state_dict())
+    first = net.state_dict()
+    net, into = made()
+    libdcp.load({"model": net, "optim": into[0]}, tmp_path)
+    assert str(net.state_dict()) == str(first) and str(told(into)) == str(told(optims))
+    with pytest.raises(libdcp.UnsupportedError, match="'model', a wrapped model, has na"):
+        libdcp.save({"model": torch.compile(net, backend="eager")}, tmp_path, step=2)

@@ -83,7 +83,7 @@ class State:
         parts = [part for key in rest for part in parts_of(key, rest[key])]
         self.models = {n: part for n, part in parts if isinstance(part, self._model)}
         # Before optimizers look at weights: a forward pass leaves those of FSDP2 whole.
-        self._dicts = {n: dict_of(model) for n, model in self.models.items()}
+        self._dicts = {n: dict_of(n, model) for n, model in self.models.items()}
         self._weight_names = Names(self.models, self._dicts)
         optimizers = [n for n, part in parts if isinstance(part, self._optimizer)]
         self._is_one = len(self.models) == len(optimizers) == 1
