@@ -60,6 +60,33 @@ def test_settings_of_any_kind(tmp_path):
     assert torch.equal(group["scale"], mine["scale"])
 
 
+def test_kinds_of_settings(tmp_path):
+    """Tensors, tuples, arrays and numbers of NumPy are what they were, also where the
+    new optimizer has nothing in their place.
+    """
+    numpy = pytest.importorskip("numpy")
+    net = torch.nn.Linear(2, 2)
+    betas = (torch.tensor(0.9), torch.tensor(0.99))
+    optim = torch.optim.AdamW(net.parameters(), lr=torch.tensor(0.5), betas=betas)
+    mine = {
+        "d": torch.tensor([1e-6], dtype=torch.float64),
+        "none": torch.zeros(0, 3, dtype=torch.int32),
+        "pair": (1, (2, [3, (4,)])),
+        "row": numpy.arange(3, dtype=numpy.int16),
+        "n": numpy.float64(0.1),
+        "k": numpy.int32(3),
+    }
+    optim.param_groups[0].update(mine)
+    torch.optim.lr_scheduler.LambdaLR(optim, lambda _: 1.0)
+    libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
+    other = torch.optim.AdamW(net.parameters())
+    libdcp.load({"model": net, "optim": other}, tmp_path)
+    ours, theirs = other.param_groups[0], optim.param_groups[0]
+    assert repr([*sorted(ours.items())]) == repr([*sorted(theirs.items())])
+    assert type(ours["n"]) is numpy.float64 and ours["d"].dtype is torch.float64
+    assert ours["none"].shape == (0, 3) and ours["row"].dtype == numpy.int16
+
+
 def test_state_of_an_optimizer_that_cannot_be_saved(tmp_path):
     net = torch.nn.Linear(2, 2)
     optim = torch.optim.LBFGS(net.parameters())

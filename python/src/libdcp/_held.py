@@ -51,8 +51,11 @@ class Plain:
         state = dict(optimizer.state)
         #: What groups have after an update: whether it is a tensor, say, is in no step.
         self.likes = [dict(group) for group in optimizer.param_groups]
+        made: dict[Any, Any] = {}
         if not is_save and any(param not in state for param in self._names):
-            state.update(_made_state(optimizer, self.likes))
+            made = _made_state(optimizer, self.likes)
+            state.update(made)
+        self.made = {self._names[p] for p in made}  # whose state an update has made
         self.state = {self._names[p]: dict(v) for p, v in state.items()}
         self.extra: dict[str, Any] = {}  # in its state dict beside state and groups
         self.groups = [
@@ -87,6 +90,10 @@ class Plain:
         """All weights by what the step calls them."""
         return {self.told_as(weight): weight for weight in self._params}
 
+    def has_place_of(self, weight: str, shape: tuple[int, ...]) -> bool:
+        """Whether it is known how something of that shape lies on the ranks."""
+        return _is_placed(self._params[weight], shape)
+
     def place_of(self, weight: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Any:
         """Memory for it; None: nobody knows how it lies on the ranks."""
         made = _place_like(self._params[weight], dtype, shape)
@@ -109,7 +116,7 @@ class Plain:
         for weight, values in self.state.items():
             self._optimizer.state[self._params[weight]] = values
         for group, ours in zip(self._optimizer.param_groups, self.groups):
-            group.update((k, v) for k, v in ours.items() if k != "params")
+            _set_group(group, ours)
             if group.get("capturable") or group.get("fused"):  # where counts lie
                 for param in group["params"]:
                     count = self._optimizer.state.get(param, {}).get("step")
@@ -134,6 +141,7 @@ class ByPyTorch:
         model, self._model = owners[0]
         prefix = prefix_of(model, models)
         self._prefix, self._optimizer = prefix, optimizer
+        is_new = not optimizer.state
         with contextlib.ExitStack() as after:
             # PyTorch makes an update of one that has no state and no gradients: none in
             # a save. FSDP1 may have gradients that could not be put back.
@@ -161,6 +169,7 @@ class ByPyTorch:
             names.of_params[id(p)][0]: p for p in params if id(p) in names.of_params
         }
         self._dropped: list[str] = []
+        self.made = set(self.state) if is_new else set()
         self.groups = [
             {**group, "params": [prefix + name for name in group["params"]]}
             for group in self._dict["param_groups"]
@@ -191,6 +200,9 @@ class ByPyTorch:
             self._dict["state"][weight[len(self._prefix) :]] = self.state[weight]
         kept: dict[str, Any] = self.state[weight]
         return kept
+
+    def has_place_of(self, weight: str, shape: tuple[int, ...]) -> bool:
+        return weight in self.told_names and _is_placed(self._params[weight], shape)
 
     def place_of(self, weight: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Any:
         made = _place_like(self._params[weight], dtype, shape)
@@ -223,7 +235,7 @@ class ByPyTorch:
                 f"the step has no state for '{weight}', and PyTorch wants some: zeros"
             )
         for group, ours in zip(self._dict["param_groups"], self.groups):
-            group.update((k, v) for k, v in ours.items() if k != "params")
+            _set_group(group, ours)
         with self._update_undone() as load, _with(optimizer, load_state_dict=load):
             set_optimizer_state_dict(self._model, optimizer, self._dict)
         if is_all:
@@ -252,12 +264,16 @@ class ByPyTorch:
             yield load_state_dict
 
     def _put_dtypes(self, loaded: Loaded) -> None:
-        """PyTorch rounds what it loads to the dtype of the weight."""
+        """PyTorch rounds what it loads to the dtype of the weight, and makes something
+        else of texts.
+        """
         rounded = set()
         for weight, values in self.state.items():
             held = self._optimizer.state.get(self._params.get(weight), {})
             for kind, value in values.items():
                 now = held.get(kind)
+                if kind in held and not is_tensor(value):
+                    held[kind] = value
                 if not is_tensor(value) or not is_tensor(now) or now.dtype == value.dtype:
                     continue
                 if now.shape == value.shape:
@@ -300,14 +316,26 @@ def kind_of(name: str, weights: Collection[str]) -> tuple[str, str]:
     return (kind, weight) if weight else first
 
 
+def _set_group(group: dict[str, Any], ours: Mapping[str, Any]) -> None:
+    """Let it have what ours has, and nothing else."""
+    for name in group.keys() - ours.keys():
+        del group[name]
+    group.update((k, v) for k, v in ours.items() if k != "params")
+
+
+def _is_placed(param: Any, shape: tuple[int, ...]) -> bool:
+    whole = not shape or shape == tuple(param.shape)
+    return whole or not hasattr(param, "_local_tensor")
+
+
 def _place_like(param: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     """Memory that lies on the ranks as the weight does, where it is like that."""
     import torch
 
+    if not _is_placed(param, shape):
+        return None  # nobody knows how it is cut: the library warns that it is left
     mine = getattr(param, "_local_tensor", None)
     alike = shape == tuple(param.shape)
-    if mine is not None and shape and not alike:
-        return None  # nobody knows how it is cut: the library warns that it is left
     made = torch.empty(
         mine.shape if mine is not None and alike else shape,
         dtype=torch_dtype(dtype),

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
     from ._state import State
 
-More = tuple[str, str, "tuple[int, ...]"]  # name, dtype and shape of a tensor
+Like = tuple[str, "tuple[int, ...]"]  # dtype and shape of a tensor
+More = tuple[str, str, "tuple[int, ...]"]  # and its name before
 _WITHOUT = (
     "it was saved without optimizer, or keep_optimizer removed its state: load the model "
     "alone"
@@ -26,7 +27,11 @@ _WITHOUT = (
 
 
 def look(
-    made: State, ranks: Ranks, opened: Callable[[], Checkpoint], trust: bool
+    made: State,
+    ranks: Ranks,
+    opened: Callable[[], Checkpoint],
+    trust: bool,
+    allow_cast: bool,
 ) -> None:
     """See what the step has: refuse what cannot be loaded, and do not ask for what it
     lacks and has otherwise, as steps of dcp-train do.
@@ -53,7 +58,7 @@ def look(
             _check(found, set(names), asked_for, objects, trust)
             _remark_on(made, found)
             classes = {} if trust else _classes_in(found, objects)
-            rest = _of_optimizers(made, found) if settings else {}
+            rest = _of_optimizers(found) if settings else {}
             return _Found(lacked, found.info.world_size, classes=classes, **rest)
 
     found = _Found(**on_first(ranks, lambda: vars(first())))  # ranks tell plain values
@@ -61,10 +66,13 @@ def look(
     if found.classes:
         on_all(ranks, lambda: _check_classes(made, found, ranks))
     if found.settings:
-        lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found)))
+        casts = allow_cast
+        lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found, casts)))
     made.leave_out(lacked)
-    if found.more:
-        made.take_more(found.more, found.types, ranks)
+    known = set(made.entries.names)
+    more = [(name, *like) for name, like in found.tensors.items() if name not in known]
+    if more:
+        made.take_more(more, found.types, ranks)
 
 
 @dataclass
@@ -73,43 +81,46 @@ class _Found:
 
     lacked: set[str] = field(default_factory=set)
     saved_by: int = 0
-    more: list[More] = field(default_factory=list)
+    tensors: dict[str, Like] = field(default_factory=dict)  # of optimizers
     types: set[str] = field(default_factory=set)
     settings: dict[str, list[Any]] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
-    values: set[str] = field(default_factory=set)  # of optimizers
     classes: dict[str, list[str]] = field(default_factory=dict)  # in trees, with codes
 
 
-def _of_optimizers(made: State, step: Checkpoint) -> dict[str, Any]:
+def _of_optimizers(step: Checkpoint) -> dict[str, Any]:
     """What each rank asks for its own: stages of a pipeline have other weights."""
     settings: dict[str, list[Any]] = {}
     for name, value in step.objects.items():
         if _is_settings(value):
             settings.setdefault(first_name(name), []).append(value)
     return {
-        "more": _more_in(made, step),
+        "tensors": {
+            n: (step.tensors[n].dtype, step.tensors[n].shape)
+            for n in step
+            if n.startswith(f"{SETTINGS}.")
+        },
         "types": {
             f"{n} {v.get('type')}".lower() for n, vs in settings.items() for v in vs
         },
         "settings": settings,
         "trained": step._trained(),
-        "values": {n for n in map(first_name, step.objects) if n.startswith(SETTINGS)},
     }
 
 
-def _lacked_here(made: State, found: _Found) -> set[str]:
-    """Tensors of this rank's optimizers that the step has nothing of; refuses a step of
-    others.
+def _lacked_here(made: State, found: _Found, allow_cast: bool) -> set[str]:
+    """Tensors of this rank's optimizers that the step has not, or has otherwise; refuses
+    a step of others.
     """
     lacked: set[str] = set()
+    boxes = zip(made.entries.names, made.entries.boxes)
+    now = {name: (box.dtype, box.shape) for name, box in boxes}
     for optimizer in made.optimizers:
         if optimizer.take_name(found.settings):
-            optimizer.check(found.settings[optimizer.settings_name])
-            lacked |= optimizer.lacked_by(found.trained)
-            missing = optimizer.misses(found.trained, found.values)
-            if missing:
-                raise NotFoundError(f"the step has no value '{missing[0]}'")
+            settings = optimizer.check(found.settings[optimizer.settings_name])
+            lacked |= optimizer.lacked_by(settings, found.trained, found.tensors)
+            if optimizer.named_type in found.types and not allow_cast:
+                lacked |= optimizer.kept_otherwise(now, found.tensors)
     return lacked
 
 
@@ -225,15 +236,6 @@ def _lacked_by(made: State, step: Checkpoint, objects: Sequence[str]) -> set[str
         if theirs and _is_other(name, box, step, name in made.whole):
             lacked.add(name)
     return lacked
-
-
-def _more_in(made: State, step: Checkpoint) -> list[More]:
-    """Tensors of optimizers that these have not: they are made in later updates than the
-    first, or by settings that the step has, too.
-    """
-    known = set(made.entries.names)
-    more = [n for n in step if n.startswith(f"{SETTINGS}.") and n not in known]
-    return [(n, step.tensors[n].dtype, step.tensors[n].shape) for n in more]
 
 
 def _tied_again(made: State, step: Checkpoint) -> set[str]:
