@@ -441,3 +441,38 @@ def test_a_load_that_fails_changes_nothing(tmp_path, make):
     with pytest.raises(libdcp.Error):
         libdcp.load(state, tmp_path)
     assert not state["optim"].state and torch.equal(net.weight, before)
+
+
+class Keeping(torch.optim.Optimizer):
+    """Keeps a number and, later, a tensor of each weight that has a gradient."""
+
+    def step(self, closure=None):
+        for param in self.param_groups[0]["params"]:
+            if param.grad is not None:
+                kept = self.state[param]
+                kept["n"] = kept.get("n", 0) + 1
+                if kept["n"] > 1:
+                    kept["sum"] = param.detach() + 1
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_two_optimizers_of_one_weight(tmp_path, order):
+    """Each has what it kept: that the other makes none of a load does not matter."""
+
+    def made():
+        net = torch.nn.Embedding(9, 4, sparse=True)
+        a = Keeping(net.parameters(), {"lr": 0.1})
+        both = {"a": a, "b": torch.optim.SparseAdam(net.parameters())}
+        return {"model": net, **{key: both[key] for key in order}}
+
+    state, into = made(), made()
+    state["model"](torch.tensor([1, 2])).sum().backward()
+    for _ in range(2):
+        state["a"].step()
+    libdcp.save(state, tmp_path, step=1)
+    libdcp.load(into, tmp_path)
+    for key in order:
+        ours, theirs = into[key].state_dict(), state[key].state_dict()
+        assert str(ours) == str(theirs)
+    into["model"](torch.tensor([1, 2])).sum().backward()
+    into["b"].step()

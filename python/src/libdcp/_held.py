@@ -5,7 +5,7 @@ where it alone knows, by PyTorch's functions.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedError, UsageError
@@ -101,10 +101,11 @@ class Plain:
             self.state.setdefault(weight, {})[kind] = made
         return made
 
-    def take_values(self, loaded: Loaded) -> None:
+    def take_values(self, loaded: Loaded, keeps: Callable[[str], bool]) -> None:
         """Take what else the step has of these weights, and no tensors."""
         for weight, kind, value in _values_in(loaded, self.told_names, self.state):
-            self.state.setdefault(weight, {})[kind] = value
+            if keeps(kind):
+                self.state.setdefault(weight, {})[kind] = value
 
     def drop(self, weight: str) -> None:
         """Keep nothing for it, as before its first update."""
@@ -210,9 +211,10 @@ class ByPyTorch:
             self._kept_of(weight)[kind] = made
         return made
 
-    def take_values(self, loaded: Loaded) -> None:
+    def take_values(self, loaded: Loaded, keeps: Callable[[str], bool]) -> None:
         for weight, kind, value in _values_in(loaded, self.told_names, self.state):
-            self._kept_of(weight)[kind] = value
+            if keeps(kind):
+                self._kept_of(weight)[kind] = value
 
     def drop(self, weight: str) -> None:
         self._dropped.append(weight)

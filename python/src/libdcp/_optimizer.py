@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 KINDS = "kinds"  # of what is in groups, where JSON does not tell
+KEEPS = "keeps"  # kinds of state: of a weight another optimizer may keep others
 LEFT = "left"  # of what is in groups, and in no step
 _OF_PARAMS = ("params", "param_names")  # of what is in groups
 
@@ -44,6 +45,7 @@ class Optimizer:
         self.settings_names = self._name, SETTINGS if label else f"{SETTINGS}.{key}"
         self._optimizer = optimizer
         self._type = type(optimizer).__name__
+        self._keeps: set[str] | None = None  # by the step; None: it does not say
         make = ByPyTorch if has_ways_of_its_own(optimizer, names) else Plain
         self._held: Plain | ByPyTorch = make(key, optimizer, names, state.is_save)
         for weight, values in self._held.state.items():
@@ -91,6 +93,7 @@ class Optimizer:
             **_updates(self._held.state),
             "param_groups": groups,
             KINDS: kinds,
+            KEEPS: sorted({kind for kept in self._held.state.values() for kind in kept}),
         }
 
     def lacked_by(
@@ -131,6 +134,12 @@ class Optimizer:
             if is_tensor(value)
         ]
 
+    def keeps(self, kind: str) -> bool:
+        """Whether state of that kind may be its own, and not of another optimizer of the
+        same weights.
+        """
+        return self._keeps is None or kind in self._keeps
+
     @property
     def places(self) -> dict[str, Callable[[str, str, tuple[int, ...]], Any]]:
         """By weight, as the step calls it: what gives memory for a tensor of a kind, a
@@ -147,6 +156,8 @@ class Optimizer:
         """
         ours = self._held.groups
         mine = {param for group in ours for param in group["params"]}
+        if all(KEEPS in settings for settings in told):
+            self._keeps = {kind for settings in told for kind in settings[KEEPS]}
         for settings in told:
             saved = self._saved(settings)
             theirs = {param for group in saved for param in group.get("params", ())}
@@ -206,7 +217,7 @@ class Optimizer:
             )
         self._load_groups(self.check(settings), is_other)
         if not is_other:
-            self._held.take_values(loaded)
+            self._held.take_values(loaded, self.keeps)
         is_counted = any("step" in one for one in settings)  # once for all weights
         for weight, values in list(self._held.state.items()):
             told = self._held.told_as(weight)

@@ -365,12 +365,14 @@ class State:
         yet: it is made in later updates than the first, or by settings of the step.
         """
         places: dict[str, Any] = {}
-        alike = [o.places for o in self.optimizers if o.named_type in types]
-        makers = {weight: make for made in alike for weight, make in made.items()}
+        alike = [(o, o.places) for o in self.optimizers if o.named_type in types]
         weights = self._weights
         for name, dtype, shape in told:
             kind, weight = kind_of(name, weights)
-            make = makers.get(weight)
+            makes = (
+                held[weight] for o, held in alike if weight in held and o.keeps(kind)
+            )
+            make = next(makes, None)
             place = None if make is None else make(kind, dtype, shape)
             if place is not None:
                 places[name] = place
