@@ -474,6 +474,58 @@ def test_a_count_that_is_no_number(tmp_path):
         assert not {"step", "steps"} & set(ckpt.objects["optimizer"])
 
 
+class Divides(OwnGrowing):
+    """Its updates fail at a rate of 0, and take no closure."""
+
+    def step(self):
+        for group in self.param_groups:
+            group["decay"] = 1 / group["lr"]
+        super().step()
+
+
+def test_updates_that_fail_in_a_load(tmp_path):
+    """What they would have made is in the step."""
+
+    def made(n):
+        net = torch.nn.Linear(2, 2)
+        makes = growing([torch.ones(1)]).makes
+        return train({"model": net, "optim": Divides(net.parameters(), makes)}, n)
+
+    for n in (0, 1, 4):
+        state, into = made(n), made(0)
+        state["optim"].state.pop(state["model"].bias, None)
+        libdcp.save(state, tmp_path, step=n)
+        libdcp.load(into, tmp_path, step=n)
+        assert same(into["optim"].state_dict(), state["optim"].state_dict())
+
+
+class Keyed(Counts):
+    """Keeps something for no weight."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.state["k"] = torch.tensor(3)
+
+
+class Given:
+    """What is no optimizer, and has the state of one."""
+
+    def __init__(self, optim):
+        self.state_dict, self.load_state_dict = optim.state_dict, optim.load_state_dict
+
+
+def test_state_that_pytorch_cannot_handle(tmp_path):
+    """It is told whose; an object that hands it on is saved as it is."""
+    net = torch.nn.Linear(2, 2)
+    state = train({"model": net, "optim": Keyed(net.parameters(), momentum=0.9)}, 1)
+    with pytest.raises(libdcp.UnsupportedError, match=r"'optim' \(Keyed\): KeyError"):
+        libdcp.save(state, tmp_path, step=1)
+    other = Keyed(net.parameters(), momentum=0.9)
+    libdcp.save({"model": net, "optim": Given(state["optim"])}, tmp_path, step=1)
+    libdcp.load({"model": net, "optim": Given(other)}, tmp_path)
+    assert same(other.state_dict(), state["optim"].state_dict())
+
+
 def test_a_number_that_the_step_lacks(tmp_path):
     """An optimizer of another type makes it, with the rest."""
 

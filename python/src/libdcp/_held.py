@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._errors import UnsupportedError, UsageError
+from ._errors import Error, UnsupportedError, UsageError
 from ._kinds import is_tensor
 from ._model import prefix_of
 from ._tensor import torch_dtype
@@ -141,9 +141,10 @@ class ByPyTorch:
             _refuse(key, optimizer, {})
         model, self._model = owners[0]
         prefix = prefix_of(model, models)
-        self._prefix, self._optimizer = prefix, optimizer
+        self._key, self._prefix, self._optimizer = key, prefix, optimizer
         is_new = not optimizer.state
         with contextlib.ExitStack() as after:
+            after.enter_context(_asked(key, optimizer))
             # PyTorch makes an update of one that has no state and no gradients: none in
             # a save. FSDP1 may have gradients that could not be put back.
             if not optimizer.state and is_save:
@@ -151,8 +152,10 @@ class ByPyTorch:
                 after.enter_context(_with(optimizer, step=lambda *_args, **_how: None))
             elif not optimizer.state:
                 after.enter_context(unchanged(optimizer))
+                after.enter_context(_with(optimizer, step=_tried(optimizer.step)))
             self._dict = get_optimizer_state_dict(self._model, optimizer)
-        held = dict(optimizer.state_dict())
+        with _asked(key, optimizer):
+            held = dict(optimizer.state_dict())
         self.likes = [dict(group) for group in self._dict["param_groups"]]
         # Without what that update has written into them.
         for group, ours in zip(self._dict["param_groups"], held["param_groups"]):
@@ -220,7 +223,10 @@ class ByPyTorch:
         self._dropped.append(weight)
 
     def put(self, loaded: Loaded) -> None:
-        from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            set_optimizer_state_dict,
+        )
 
         optimizer = self._optimizer
         is_all = len(self._dropped) == len(self.state)
@@ -238,8 +244,14 @@ class ByPyTorch:
             )
         for group, ours in zip(self._dict["param_groups"], self.groups):
             _set_group(group, ours)
-        with self._update_undone() as load, _with(optimizer, load_state_dict=load):
-            set_optimizer_state_dict(self._model, optimizer, self._dict)
+        tried = {"step": _tried(optimizer.step)} if not optimizer.state else {}
+        options = StateDictOptions(strict=False)  # what a failed update did not make
+        with (
+            _asked(self._key, optimizer),
+            self._update_undone() as load,
+            _with(optimizer, load_state_dict=load, **tried),
+        ):
+            set_optimizer_state_dict(self._model, optimizer, self._dict, options=options)
         if is_all:
             for one in with_inner(optimizer):
                 one.state.clear()
@@ -385,6 +397,32 @@ def _zero(values: Iterable[Any], kept: set[int]) -> None:
             _zero((shard.tensor for shard in value.local_shards()), kept)
         elif is_tensor(value) and _place_of(value) not in kept:
             value.zero_()
+
+
+def _tried(step: Callable[[], Any]) -> Callable[..., None]:
+    """An update, of which nothing is heard where it fails at a rate of 0."""
+
+    def tried(*_args: Any, **_how: Any) -> None:
+        with contextlib.suppress(Exception):
+            step()
+
+    return tried
+
+
+@contextlib.contextmanager
+def _asked(key: str, optimizer: Any) -> Iterator[None]:
+    """Say whose state PyTorch, or the optimizer itself, cannot handle."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as why:
+        raise UnsupportedError(
+            f"PyTorch cannot handle the state of '{key}' ({type(optimizer).__name__}): "
+            f"{type(why).__name__}: {why}",
+            hint="an object with state_dict and load_state_dict that calls those of the "
+            "optimizer, and is none, is saved as it is",
+        ) from why
 
 
 @contextlib.contextmanager
