@@ -476,3 +476,17 @@ def test_two_optimizers_of_one_weight(tmp_path, order):
         assert str(ours) == str(theirs)
     into["model"](torch.tensor([1, 2])).sum().backward()
     into["b"].step()
+
+
+def test_one_of_several_with_weights_without_updates(tmp_path):
+    """The count of the others has the name of one of several."""
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+    net[1].bias.requires_grad_(False)
+    optims = {str(i): torch.optim.AdamW(net[i].parameters()) for i in (0, 1)}
+    net(torch.ones(1, 2)).sum().backward()
+    for optim in optims.values():
+        optim.step()
+    libdcp.save({"net": net, **optims}, tmp_path, step=1)
+    other = torch.optim.AdamW(net[1].parameters())
+    libdcp.load({"net": net, "1": other}, tmp_path)
+    assert str(other.state_dict()) == str(optims["1"].state_dict())
