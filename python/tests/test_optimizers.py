@@ -60,6 +60,33 @@ def test_settings_of_any_kind(tmp_path):
     assert torch.equal(group["scale"], mine["scale"])
 
 
+def test_kinds_of_settings(tmp_path):
+    """Tensors, tuples, arrays and numbers of NumPy are what they were, also where the
+    new optimizer has nothing in their place.
+    """
+    numpy = pytest.importorskip("numpy")
+    net = torch.nn.Linear(2, 2)
+    betas = (torch.tensor(0.9), torch.tensor(0.99))
+    optim = torch.optim.AdamW(net.parameters(), lr=torch.tensor(0.5), betas=betas)
+    mine = {
+        "d": torch.tensor([1e-6], dtype=torch.float64),
+        "none": torch.zeros(0, 3, dtype=torch.int32),
+        "pair": (1, (2, [3, (4,)])),
+        "row": numpy.arange(3, dtype=numpy.int16),
+        "n": numpy.float64(0.1),
+        "k": numpy.int32(3),
+    }
+    optim.param_groups[0].update(mine)
+    torch.optim.lr_scheduler.LambdaLR(optim, lambda _: 1.0)
+    libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
+    other = torch.optim.AdamW(net.parameters())
+    libdcp.load({"model": net, "optim": other}, tmp_path)
+    ours, theirs = other.param_groups[0], optim.param_groups[0]
+    assert repr([*sorted(ours.items())]) == repr([*sorted(theirs.items())])
+    assert type(ours["n"]) is numpy.float64 and ours["d"].dtype is torch.float64
+    assert ours["none"].shape == (0, 3) and ours["row"].dtype == numpy.int16
+
+
 def test_state_of_an_optimizer_that_cannot_be_saved(tmp_path):
     net = torch.nn.Linear(2, 2)
     optim = torch.optim.LBFGS(net.parameters())
@@ -419,3 +446,52 @@ def test_a_load_that_fails_changes_nothing(tmp_path, make):
     with pytest.raises(libdcp.Error):
         libdcp.load(state, tmp_path)
     assert not state["optim"].state and torch.equal(net.weight, before)
+
+
+class Keeping(torch.optim.Optimizer):
+    """Keeps a number and, later, a tensor of each weight that has a gradient."""
+
+    def step(self, closure=None):
+        for param in self.param_groups[0]["params"]:
+            if param.grad is not None:
+                kept = self.state[param]
+                kept["n"] = kept.get("n", 0) + 1
+                if kept["n"] > 1:
+                    kept["sum"] = param.detach() + 1
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_two_optimizers_of_one_weight(tmp_path, order):
+    """Each has what it kept: that the other makes none of a load does not matter."""
+
+    def made():
+        net = torch.nn.Embedding(9, 4, sparse=True)
+        a = Keeping(net.parameters(), {"lr": 0.1})
+        both = {"a": a, "b": torch.optim.SparseAdam(net.parameters())}
+        return {"model": net, **{key: both[key] for key in order}}
+
+    state, into = made(), made()
+    state["model"](torch.tensor([1, 2])).sum().backward()
+    for _ in range(2):
+        state["a"].step()
+    libdcp.save(state, tmp_path, step=1)
+    libdcp.load(into, tmp_path)
+    for key in order:
+        ours, theirs = into[key].state_dict(), state[key].state_dict()
+        assert str(ours) == str(theirs)
+    into["model"](torch.tensor([1, 2])).sum().backward()
+    into["b"].step()
+
+
+def test_one_of_several_with_weights_without_updates(tmp_path):
+    """The count of the others has the name of one of several."""
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+    net[1].bias.requires_grad_(False)
+    optims = {str(i): torch.optim.AdamW(net[i].parameters()) for i in (0, 1)}
+    net(torch.ones(1, 2)).sum().backward()
+    for optim in optims.values():
+        optim.step()
+    libdcp.save({"net": net, **optims}, tmp_path, step=1)
+    other = torch.optim.AdamW(net[1].parameters())
+    libdcp.load({"net": net, "1": other}, tmp_path)
+    assert str(other.state_dict()) == str(optims["1"].state_dict())

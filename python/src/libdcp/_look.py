@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from ._entries import Box
 from ._errors import MismatchError, NotFoundError
-from ._names import value_name
 from ._ranks import Ranks, on_all, on_first
 from ._stateful import TREE, classes_of, leaves_of, no_place
 from ._values import SETTINGS, first_name, unpickled
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
     from ._state import State
 
-More = tuple[str, str, "tuple[int, ...]"]  # name, dtype and shape of a tensor
+Like = tuple[str, "tuple[int, ...]"]  # dtype and shape of a tensor
+More = tuple[str, str, "tuple[int, ...]"]  # and its name before
 _Wants = tuple["list[str]", "list[str]"]  # what a tree does: see `_wants_of`
 _WITHOUT = (
     "it was saved without optimizer, or keep_optimizer removed its state: load the model "
@@ -28,7 +28,11 @@ _WITHOUT = (
 
 
 def look(
-    made: State, ranks: Ranks, opened: Callable[[], Checkpoint], trust: bool
+    made: State,
+    ranks: Ranks,
+    opened: Callable[[], Checkpoint],
+    trust: bool,
+    allow_cast: bool,
 ) -> None:
     """See what the step has: refuse what cannot be loaded, and do not ask for what it
     lacks and has otherwise, as steps of dcp-train do.
@@ -58,7 +62,7 @@ def look(
             _check(found, set(names), others, objects, trust)
             _remark_on(made, found)
             trees = _wants_of(made, found, objects, lacked, trust)
-            rest = _of_optimizers(made, found, settings) if settings else {}
+            rest = _of_optimizers(found, settings) if settings else {}
             return _Found(lacked, found.info.world_size, trees=trees, **rest)
 
     found = _Found(**on_first(ranks, lambda: vars(first())))  # ranks tell plain values
@@ -66,11 +70,14 @@ def look(
     if found.trees:
         on_all(ranks, lambda: _check_trees(made, found, ranks))
     if found.settings:
-        lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found)))
+        casts = allow_cast
+        lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found, casts)))
     made.leave_out(lacked)
     made.step_weights = found.weights
-    if found.more:
-        made.take_more(found.more, found.types, ranks)
+    known = set(made.entries.names)
+    more = [(name, *like) for name, like in found.tensors.items() if name not in known]
+    if more:
+        made.take_more(more, found.types, ranks)
 
 
 @dataclass
@@ -79,18 +86,15 @@ class _Found:
 
     lacked: set[str] = field(default_factory=set)
     saved_by: int = 0
-    more: list[More] = field(default_factory=list)
+    tensors: dict[str, Like] = field(default_factory=dict)  # of optimizers
     types: set[str] = field(default_factory=set)
     settings: dict[str, list[Any]] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
     trained: set[str] = field(default_factory=set)
-    values: set[str] = field(default_factory=set)  # of optimizers
     trees: dict[str, _Wants] = field(default_factory=dict)
 
 
-def _of_optimizers(
-    made: State, step: Checkpoint, wanted: Sequence[tuple[str, str]]
-) -> dict[str, Any]:
+def _of_optimizers(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """What each rank asks for its own: stages of a pipeline have other weights."""
     names, settings = set(chain.from_iterable(wanted)), dict[str, list[Any]]()
     for name, value in step.objects.items():
@@ -98,31 +102,35 @@ def _of_optimizers(
             first = name if name in names else first_name(name)
             settings.setdefault(first, []).append(value)
     weights = step._weights()
-    values = {value_name(n, weights) for n in step.objects}
+    others = {*step._of_role("model"), *step._of_role("buffer")}
     return {
-        "more": _more_in(made, step),
+        "tensors": {
+            n: (step.tensors[n].dtype, step.tensors[n].shape)
+            for n in step
+            if n.startswith(f"{SETTINGS}.") and n not in others
+        },
         "types": {
             f"{n} {v.get('type')}".lower() for n, vs in settings.items() for v in vs
         },
         "settings": settings,
         "weights": weights,
         "trained": step._trained(),
-        "values": {n for n in values if n.startswith(f"{SETTINGS}.")},
     }
 
 
-def _lacked_here(made: State, found: _Found) -> set[str]:
-    """Tensors of this rank's optimizers that the step has nothing of; refuses a step of
-    others.
+def _lacked_here(made: State, found: _Found, allow_cast: bool) -> set[str]:
+    """Tensors of this rank's optimizers that the step has not, or has otherwise; refuses
+    a step of others.
     """
     lacked: set[str] = set()
+    boxes = zip(made.entries.names, made.entries.boxes)
+    now = {name: (box.dtype, box.shape) for name, box in boxes}
     for optimizer in made.optimizers:
         if optimizer.take_name(found.settings):
-            optimizer.check(found.settings[optimizer.settings_name])
-            lacked |= optimizer.lacked_by(found.trained)
-            missing = optimizer.misses(found.trained, found.values)
-            if missing:
-                raise NotFoundError(f"the step has no value '{missing[0]}'")
+            settings = optimizer.check(found.settings[optimizer.settings_name])
+            lacked |= optimizer.lacked_by(settings, found.trained, found.tensors)
+            if optimizer.named_type in found.types and not allow_cast:
+                lacked |= optimizer.kept_otherwise(now, found.tensors)
     return lacked
 
 
@@ -293,15 +301,6 @@ def _lacked_by(made: State, step: Checkpoint, objects: Sequence[str]) -> set[str
         if is_told and _is_other(name, box, step, name in made.whole):
             lacked.add(name)
     return lacked
-
-
-def _more_in(made: State, step: Checkpoint) -> list[More]:
-    """Tensors of optimizers that these have not: they are made in later updates than the
-    first, or by settings that the step has, too.
-    """
-    known = {*made.entries.names, *step._of_role("model"), *step._of_role("buffer")}
-    more = [n for n in step if n.startswith(f"{SETTINGS}.") and n not in known]
-    return [(n, step.tensors[n].dtype, step.tensors[n].shape) for n in more]
 
 
 def _tied_again(made: State, step: Checkpoint) -> set[str]:

@@ -370,15 +370,17 @@ class State:
 
     def take_more(self, told: Sequence[More], types: set[str], ranks: Ranks) -> None:
         """Ask for what a step has of optimizers of these types that have not such state
-        yet.
+        yet: it is made in later updates than the first, or by settings of the step.
         """
         places: dict[str, Any] = {}
-        alike = [o.places for o in self.optimizers if o.named_type in types]
-        makers = {weight: make for made in alike for weight, make in made.items()}
+        alike = [(o, o.places) for o in self.optimizers if o.named_type in types]
         weights = self._weights
         for name, dtype, shape in told:
             kind, weight = kind_of(name, weights)
-            make = makers.get(weight)
+            makes = (
+                held[weight] for o, held in alike if weight in held and o.keeps(kind)
+            )
+            make = next(makes, None)
             place = None if make is None else make(kind, dtype, shape)
             if place is not None:
                 places[name] = place
@@ -515,7 +517,8 @@ class State:
             if local is None or not instead:
                 continue
             tied = [loaded[other] for other in instead if other in loaded]
-            counted = now.value_of(instead[0]) if not tied else {}
+            said = [n for n in instead if not tied and now.has_value(n)]
+            counted = now.value_of(said[0]) if said else {}
             if tied and tied[0].data_ptr() != local.data_ptr():
                 local.copy_(tied[0])
             elif "step" in counted:
