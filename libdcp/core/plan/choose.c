@@ -134,9 +134,9 @@ static size_t made_of(const struct choice *choice, size_t t)
 
 /* -- one tensor ---------------------------------------------------------------------- */
 
-/* Whether who reads the target would take it for a master, by its name,
- * "optimizer.master. <param>" or "P.state.<param>.master": an optimizer may call so what
- * is older than the weight, or something else. */
+/* Whether its name, "optimizer.master.<param>" or "P.state.<param>.master", says to who
+ * reads the target that it is a master, which it is not: an optimizer may call so what is
+ * older than the weight, or something else. */
 static bool passes_for_master(const struct choice *choice,
                               const struct dcp_tensor *tensor)
 {
