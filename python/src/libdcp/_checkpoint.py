@@ -182,6 +182,12 @@ class Checkpoint(Mapping[str, Tensor]):
         table, role = self._table, _abi.ROLES.index("buffer")
         return [name for name, kind in zip(table.names, table.roles) if kind == role]
 
+    def _masters(self) -> dict[str, str]:
+        """Their names, and whose they are."""
+        table, role = self._table, _abi.ROLES.index("master")
+        held = zip(table.names, table.params, table.roles)
+        return {name: weight for name, weight, kind in held if kind == role}
+
     def _trained(self) -> set[str]:
         """Weights for which an optimizer keeps something besides a master."""
         table = self._table

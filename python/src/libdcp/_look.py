@@ -229,11 +229,13 @@ def _lacked_by(made: State, step: Checkpoint, objects: Sequence[str]) -> set[str
 
 def _more_in(made: State, step: Checkpoint) -> list[More]:
     """Tensors of optimizers that these have not: they are made in later updates than the
-    first, or by settings that the step has, too.
+    first, or by settings that the step has, too. Masters are none of them: who does not
+    keep them would leave them as they are, and old.
     """
     known = set(made.entries.names)
     more = [n for n in step if n.startswith(f"{SETTINGS}.") and n not in known]
-    return [(n, step.tensors[n].dtype, step.tensors[n].shape) for n in more]
+    told = [step.tensors[n] for n in more]
+    return [(t.name, t.dtype, t.shape) for t in told if t.role != "master"]
 
 
 def _tied_again(made: State, step: Checkpoint) -> set[str]:
@@ -260,6 +262,7 @@ def _remark_on(made: State, step: Checkpoint) -> None:
     say all of, and these have not, and of buffers that models have not.
     """
     known = set(made.entries.names)
+    _remark_on_masters(made, step, known)
     left = [name for name in step._buffers() if name not in known] if made.models else []
     if left:
         made.remarks.append(
@@ -279,6 +282,25 @@ def _remark_on(made: State, step: Checkpoint) -> None:
             made.remarks.append(
                 f"the step has {len(left)} in '{key}' that the state has not, {first}"
             )
+
+
+def _remark_on_masters(made: State, step: Checkpoint, known: set[str]) -> None:
+    """Warn of what is lost with masters that no optimizer keeps: bits of weights that
+    have fewer.
+    """
+    masters = step._masters() if made.optimizers else {}
+    weights = {
+        name
+        for name, role, box in zip(
+            made.entries.names, made.entries.roles, made.entries.boxes
+        )
+        if role == "model" and box.dtype != "float32"
+    }
+    if any(name not in known and weight in weights for name, weight in masters.items()):
+        made.remarks.append(
+            "the step has fp32 masters of weights, which no optimizer here keeps: the "
+            "training goes on from the weights, which are less exact"
+        )
 
 
 def _has_state_of(key: str, step: Checkpoint, saved: Mapping[str, str]) -> bool:
