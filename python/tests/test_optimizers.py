@@ -109,11 +109,11 @@ def test_optimizers_that_cannot_be_told_apart(tmp_path):
     assert others.param_groups[0]["lr"] == 1
 
 
-def trained(make):
+def trained(make, dtype=torch.float32):
     """A model and its optimizer after an update."""
-    net = torch.nn.Linear(2, 2)
+    net = torch.nn.Linear(2, 2, dtype=dtype)
     optim = make(net.parameters())
-    net(torch.ones(1, 2)).sum().backward()
+    net(torch.ones(1, 2, dtype=dtype)).sum().backward()
     optim.step()
     return {"model": net, "optim": optim}
 
@@ -495,3 +495,46 @@ def test_one_of_several_with_weights_without_updates(tmp_path):
     other = torch.optim.AdamW(net[1].parameters())
     libdcp.load({"net": net, "1": other}, tmp_path)
     assert str(other.state_dict()) == str(optims["1"].state_dict())
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["torch", "torch-dist", "safetensors", "deepspeed", "universal", "torch-dist torch"],
+)
+def test_what_an_optimizer_calls_its_master(tmp_path, way):
+    """It may be older than the weight, which is what an export gives."""
+    state = trained(torch.optim.SGD, torch.bfloat16)
+    net, optim = state["model"], state["optim"]
+    for weight in net.parameters():
+        optim.state[weight]["master"] = torch.zeros(weight.shape)
+    libdcp.save(state, tmp_path / "run", step=1)
+    source = tmp_path / "run"
+    for to in way.split():
+        libdcp.reshard(source, tmp_path / to, to=to)
+        source = tmp_path / to
+    ckpt = libdcp.open(source)
+    masters = [t for t in ckpt.values() if t.role == "master"]
+    assert {t.param for t in ckpt.values() if t.role == "optim"} == {"weight", "bias"}
+    assert all(torch.equal(t.torch(), net.get_parameter(t.param)) for t in masters)
+    if way == "torch-dist":
+        assert "optim.state.weight.master" in ckpt
+    libdcp.export(source, tmp_path / "e.pt", dtype="fp32")
+    exported = torch.load(tmp_path / "e.pt")
+    (weight,) = (t for name, t in exported.items() if name.endswith("weight"))
+    assert torch.equal(weight, net.weight.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_masters_of_a_step_are_not_kept(tmp_path, dtype):
+    """AdamW would carry them along as they are."""
+    first, second = (trained(torch.optim.AdamW, dtype) for _ in range(2))
+    libdcp.save(first, tmp_path / "run", step=1)
+    libdcp.reshard(tmp_path / "run", tmp_path / "ds", to="deepspeed")
+    libdcp.reshard(tmp_path / "ds", tmp_path / "other" / "step-00000001")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        libdcp.load(second, tmp_path / "other")
+    is_less = dtype is torch.bfloat16  # than the masters
+    assert any("fp32 masters" in str(w.message) for w in told) == is_less
+    for kept in second["optim"].state.values():
+        assert set(kept) == {"step", "exp_avg", "exp_avg_sq"}

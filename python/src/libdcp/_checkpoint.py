@@ -188,6 +188,12 @@ class Checkpoint(Mapping[str, Tensor]):
         told = zip(table.params, table.names, table.roles)
         return {param or name for param, name, role in told if role != other}
 
+    def _masters(self) -> dict[str, str]:
+        """Their names, and whose they are."""
+        table, role = self._table, _abi.ROLES.index("master")
+        held = zip(table.names, table.params, table.roles)
+        return {name: weight for name, weight, kind in held if kind == role}
+
     def _trained(self) -> set[str]:
         """Weights for which an optimizer keeps something besides a master."""
         table = self._table

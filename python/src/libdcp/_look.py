@@ -74,7 +74,8 @@ def look(
         lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found, casts)))
     made.leave_out(lacked)
     made.step_weights = found.weights
-    known = set(made.entries.names)
+    # Who does not keep masters would leave them as they are, and old.
+    known = found.masters.union(made.entries.names)
     more = [(name, *like) for name, like in found.tensors.items() if name not in known]
     if more:
         made.take_more(more, found.types, ranks)
@@ -87,6 +88,7 @@ class _Found:
     lacked: set[str] = field(default_factory=set)
     saved_by: int = 0
     tensors: dict[str, Like] = field(default_factory=dict)  # of optimizers
+    masters: set[str] = field(default_factory=set)
     types: set[str] = field(default_factory=set)
     settings: dict[str, list[Any]] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
@@ -109,6 +111,7 @@ def _of_optimizers(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> dict[
             for n in step
             if n.startswith(f"{SETTINGS}.") and n not in others
         },
+        "masters": set(step._masters()),
         "types": {
             f"{n} {v.get('type')}".lower() for n, vs in settings.items() for v in vs
         },
@@ -327,6 +330,7 @@ def _remark_on(made: State, step: Checkpoint) -> None:
     say all of, and these have not, and of buffers that models have not.
     """
     known = set(made.entries.names)
+    _remark_on_masters(made, step, known)
     buffers = step._of_role("buffer") if made.models else []
     left = [name for name in buffers if name not in known]
     if left:
@@ -349,6 +353,20 @@ def _remark_on(made: State, step: Checkpoint) -> None:
             made.remarks.append(
                 f"the step has {len(left)} in '{key}' that the state has not, {first}"
             )
+
+
+def _remark_on_masters(made: State, step: Checkpoint, known: set[str]) -> None:
+    """Warn of what is lost with masters that no optimizer keeps: bits of weights that
+    have fewer.
+    """
+    masters = step._masters() if made.optimizers else {}
+    held = zip(made.entries.names, made.entries.roles, made.entries.boxes)
+    weights = {n for n, role, box in held if role == "model" and box.dtype != "float32"}
+    if any(name not in known and weight in weights for name, weight in masters.items()):
+        made.remarks.append(
+            "the step has fp32 masters of weights, which no optimizer here keeps: the "
+            "training goes on from the weights, which are less exact"
+        )
 
 
 def _told_in(step: Checkpoint, objects: Sequence[str]) -> list[str]:
