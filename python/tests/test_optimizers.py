@@ -245,6 +245,7 @@ def test_dtypes_of_their_own(tmp_path):
         "count": torch.tensor(1 << 40),
         "mask": torch.tensor([True, False]),
         "note": (1, {2: "two"}),
+        7: torch.ones(1),
     }
     state["optim"].state[state["model"].weight] = dict(kept)
     libdcp.save(state, tmp_path, step=1)

@@ -93,7 +93,7 @@ class Optimizer:
             **_updates(self._held.state),
             "param_groups": groups,
             KINDS: kinds,
-            KEEPS: sorted({kind for kept in self._held.state.values() for kind in kept}),
+            KEEPS: sorted({str(k) for kept in self._held.state.values() for k in kept}),
         }
 
     def lacked_by(
