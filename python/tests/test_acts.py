@@ -106,6 +106,18 @@ def test_export(run, tmp_path):
             assert torch.equal(masters[name], ckpt[f"optimizer.master.{name}"].torch())
 
 
+@pytest.mark.parametrize("dtype, is_wider", [("float32", False), ("float16", True)])
+def test_masters_that_are_no_wider(tmp_path, dtype, is_wider):
+    """They say no more than the weights, and may be older."""
+    torch = peer("torch")
+    weight = torch.ones(2, dtype=getattr(torch, dtype))
+    torch.save({"w": weight, "optimizer.master.w": torch.zeros(2)}, tmp_path / "a.pt")
+    for weights, is_master in (("auto", is_wider), ("master", True)):
+        made = tmp_path / f"{weights}.pt"
+        libdcp.export(tmp_path / "a.pt", made, dtype="bf16", weights=weights)
+        assert torch.load(made)["w"].tolist() == [float(not is_master)] * 2
+
+
 def test_what_is_left_beside_a_model(tmp_path):
     torch = peer("torch")
     model = {"w": torch.ones(3), "b": torch.zeros(2)}
