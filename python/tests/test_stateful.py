@@ -484,3 +484,11 @@ def test_values_that_the_step_lacks_of_an_object(tmp_path):
 
     libdcp.save(made(), tmp_path, step=1)
     refused(made(n=1), tmp_path, libdcp.NotFoundError, r"no value 'x\.n'")
+
+
+@pytest.mark.filterwarnings("ignore:.*wants trust_pickles")
+def test_a_pickle_that_the_object_has_not_yet(tmp_path):
+    held = {"w": torch.ones(2), "kind": Pair}
+    libdcp.save({"model": with_loss(), "x": Holder(held)}, tmp_path, step=1)
+    into = {"model": with_loss(), "x": Holder({})}
+    refused(into, tmp_path, libdcp.UnsupportedError, r"'x\.kind' is a pickle")

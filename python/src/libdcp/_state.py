@@ -61,7 +61,8 @@ class State:
         self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
         self._places = Places()  # where a load puts them
         self.asked: list[str] = []  # values of optimizers
-        self.step_weights: set[str] = set()  # names of those that a step has
+        #: What a step calls its weights: a shorter name may be the end of any of them.
+        self.step_weights: set[str] = set()
         self._parts: list[Any] = []
         self.containers: list[str] = []  # keys under which tensors are, that have none
         self.stateful: list[str] = []
@@ -373,8 +374,14 @@ class State:
         yet: it is made in later updates than the first, or by settings of the step.
         """
         places: dict[str, Any] = {}
+<<<<<<< HEAD
         alike = [(o, o.places) for o in self.optimizers if o.named_type in types]
         weights = self._weights
+=======
+        alike = [o.places for o in self.optimizers if o.named_type in types]
+        makers = {weight: make for made in alike for weight, make in made.items()}
+        weights = self.step_weights
+>>>>>>> fix2
         for name, dtype, shape in told:
             kind, weight = kind_of(name, weights)
             makes = (
@@ -397,19 +404,6 @@ class State:
             if self.entries.addresses[-1] == NOT_DENSE:
                 self._go_by_a_copy(len(self.entries) - 1)
         self._columns = None
-
-    @property
-    def _weights(self) -> set[str]:
-        """Names of all weights, those of other ranks' stages and of the step among them,
-        and all that tied ones have: a shorter name may be the end of any of them.
-        """
-        pairs = (
-            p
-            for held in (self.entries, self._left_out)
-            for p in zip(held.names, held.roles)
-        )
-        found = {name for name, role in pairs if role == "model"}
-        return found.union(self._weight_names.tied, self.step_weights)
 
     def leave_out(self, names: set[str]) -> None:
         """Do not ask the step for these; `fill` finds what they are."""
@@ -492,7 +486,7 @@ class State:
     def fill(self, loaded: Loaded) -> None:
         """Put what was loaded where it belongs."""
         loaded.filled = set(self.entries.names)
-        weights = self._weights if self.optimizers else ()
+        weights = self.step_weights if self.optimizers else ()
         names = {value_name(n, weights) for n in loaded.names} if weights else ()
         for name in names:
             kind, weight = kind_of(name, weights)
