@@ -374,14 +374,8 @@ class State:
         yet: it is made in later updates than the first, or by settings of the step.
         """
         places: dict[str, Any] = {}
-<<<<<<< HEAD
         alike = [(o, o.places) for o in self.optimizers if o.named_type in types]
-        weights = self._weights
-=======
-        alike = [o.places for o in self.optimizers if o.named_type in types]
-        makers = {weight: make for made in alike for weight, make in made.items()}
         weights = self.step_weights
->>>>>>> fix2
         for name, dtype, shape in told:
             kind, weight = kind_of(name, weights)
             makes = (
