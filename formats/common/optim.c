@@ -87,12 +87,12 @@ json_t *dcp_optim_groups_of(const struct dcp_catalog *catalog, const json_t *gro
         *out_named = *out_named && json_is_array(json_object_get(from, "params"));
         json_object_foreach(from, key, value)
         {
-            bool params = !strcmp(key, "params");
+            bool params = !strcmp(key, "params"), betas = !strcmp(key, "betas");
             if (!failed && strcmp(key, "param_names") != 0)
-                failed =
-                    json_object_set_new(group, key,
-                                        params ? names_of(catalog, value, ids, out_named)
-                                               : json_deep_copy(dcp_py_untuple(value)));
+                failed = json_object_set_new(
+                    group, key,
+                    params ? names_of(catalog, value, ids, out_named)
+                           : json_deep_copy(betas ? dcp_py_untuple(value) : value));
         }
         if (json_array_append_new(out, group) || failed) {
             json_decref(out);
@@ -125,15 +125,29 @@ static bool add_counts(json_t *optimizer, struct dcp_optim_counts counts)
                                                 json_pack("[I, I]", least, most));
 }
 
-int dcp_optim_add(struct dcp_catalog *catalog, const char *type,
-                  struct dcp_optim_counts counts, json_t *groups, struct dcp_error *err)
+/* text: of one more member, or NULL. */
+static int add(struct dcp_catalog *catalog, const char *member, const char *text,
+               struct dcp_optim_counts counts, json_t *groups, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *optimizer = json_object();
 
     if (!optimizer ||
-        (type && json_object_set_new(optimizer, "type", json_string(type))) ||
+        (text && json_object_set_new(optimizer, member, json_string(text))) ||
         !add_counts(optimizer, counts) ||
         (groups && json_object_set(optimizer, "param_groups", groups)))
         return dcp_error_memory(err, "an optimizer");
     return dcp_training_add(catalog, DCP_TRAINING_OPTIMIZER, json_incref(optimizer), err);
+}
+
+int dcp_optim_add(struct dcp_catalog *catalog, const char *type,
+                  struct dcp_optim_counts counts, json_t *groups, struct dcp_error *err)
+{
+    return add(catalog, "type", type, counts, groups, err);
+}
+
+int dcp_optim_add_of(struct dcp_catalog *catalog, const char *container,
+                     struct dcp_optim_counts counts, json_t *groups,
+                     struct dcp_error *err)
+{
+    return add(catalog, "container", container, counts, groups, err);
 }

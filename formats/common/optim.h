@@ -41,5 +41,10 @@ const char *dcp_optim_type(const json_t *groups);
  * in the words of training.h. Errors: MEMORY. */
 int dcp_optim_add(struct dcp_catalog *catalog, const char *type,
                   struct dcp_optim_counts counts, json_t *groups, struct dcp_error *err);
+/* The same of one of several optimizers, which stands in that container: "trainer.opt".
+ */
+int dcp_optim_add_of(struct dcp_catalog *catalog, const char *container,
+                     struct dcp_optim_counts counts, json_t *groups,
+                     struct dcp_error *err);
 
 #endif

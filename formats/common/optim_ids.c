@@ -1,9 +1,11 @@
 /* optim_ids: dealing weights out to groups. */
 #include "optim_ids.h"
+#include "base/map.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include <string.h>
 
-enum { MAX_GROUPS = 4096 };
+enum { MAX_GROUPS = 4096, MAX_TRIES = 64 };
 
 static json_t *params_of(const json_t *groups, size_t group)
 {
@@ -45,6 +47,67 @@ static size_t id_of(const json_t *groups, size_t group, size_t i)
     return (size_t)json_integer_value(json_array_get(params_of(groups, group), i));
 }
 
+/* -- shapes -------------------------------------------------------------------------- */
+
+/* Kinds of torch.optim and of bitsandbytes that have the shape of the weight. */
+static const char *const own_kinds[] = {
+    "exp_avg",    "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer",
+    "square_avg", "grad_avg",   "acc_delta",      "sum",     "prev",
+    "ax",         "variance",   "state1",
+};
+
+/* What a shape was told by, the better ones last. */
+enum { BY_NONE, BY_ALL, BY_DIFFERENT, BY_FACTORS, BY_OWN };
+
+static void set_shape(struct dcp_optim_shape *shape, int told_by, int ndim,
+                      const int64_t *dims)
+{
+    *shape = (struct dcp_optim_shape){ .known = true, .ndim = ndim, .told_by = told_by };
+    memcpy(shape->shape, dims, (size_t)ndim * sizeof *dims);
+}
+
+/* Variances of rows lack the last dimension, or have 1 there; those of columns have it.
+ */
+static void see_factor(struct dcp_optim_shape *shape, bool rows, bool in_place, int ndim,
+                       const int64_t *dims)
+{
+    int n = ndim - in_place;
+
+    if (shape->told_by != BY_FACTORS)
+        *shape = (struct dcp_optim_shape){ .told_by = BY_FACTORS };
+    if (!rows && ndim > 0)
+        shape->last_dim = dims[ndim - 1];
+    if (rows && n > 0 && n < DCP_MAX_NDIM) {
+        shape->ndim = n + 1;
+        memcpy(shape->shape, dims, (size_t)n * sizeof *dims);
+    }
+    shape->known = shape->ndim && shape->last_dim;
+    if (shape->known)
+        shape->shape[shape->ndim - 1] = shape->last_dim;
+}
+
+void dcp_optim_shape_see(struct dcp_optim_shape *shape, const char *key, int ndim,
+                         const int64_t *dims)
+{
+    bool in_place = !strcmp(key, "row_var") || !strcmp(key, "col_var"),
+         rows = !strcmp(key, "row_var") || dcp_str_ends(key, "_row"), own = false;
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(own_kinds); i++)
+        own = own || !strcmp(key, own_kinds[i]);
+    if (!strcmp(key, "step") || shape->told_by == BY_OWN)
+        return;
+    if (own)
+        set_shape(shape, BY_OWN, ndim, dims);
+    else if (in_place || rows || dcp_str_ends(key, "_col"))
+        see_factor(shape, rows, in_place, ndim, dims);
+    else if (shape->told_by == BY_NONE && ndim)
+        set_shape(shape, BY_ALL, ndim, dims);
+    else if (shape->told_by == BY_ALL && ndim &&
+             (ndim != shape->ndim ||
+              memcmp(dims, shape->shape, (size_t)ndim * sizeof *dims) != 0))
+        *shape = (struct dcp_optim_shape){ .told_by = BY_DIFFERENT };
+}
+
 bool dcp_optim_shape_fits(const struct dcp_optim_shape *shape,
                           const struct dcp_tensor *weight)
 {
@@ -58,37 +121,147 @@ bool dcp_optim_shape_fits(const struct dcp_optim_shape *shape,
     return true;
 }
 
-/* The weight of that param, or -1; *at is where to look first, for names come in order.
+/* -- names --------------------------------------------------------------------------- */
+
+struct names {
+    const struct dcp_catalog *catalog;
+    const json_t *groups;
+    const struct dcp_optim_shape *shapes;
+    struct dcp_optim_ids *ids;
+    struct dcp_map weights; /* tensors by param, and by that of one that is tied to it */
+    size_t *seen;           /* of each tensor: the last try that led to it */
+    size_t n_tries;
+    char *text; /* with room for the longest name with a beginning more */
+};
+
+/* All names have `cut` at their beginnings, and lead to weights with `add` in its place.
  */
-static int find_weight(const struct dcp_catalog *catalog, const size_t *weights,
-                       size_t n_weights, const char *param, size_t *at)
+struct beginning {
+    const char *add, *cut;
+    size_t n_add, n_cut;
+};
+
+static const char *name_of(const json_t *groups, size_t group, size_t i)
 {
-    for (size_t i = 0; i < n_weights; i++, *at = (*at + 1) % n_weights)
-        if (!strcmp(catalog->tensors[weights[*at]].param, param))
-            return (int)weights[*at];
-    return -1;
+    return json_string_value(
+        json_array_get(json_object_get(json_array_get(groups, group), "param_names"), i));
+}
+
+/* There is one: the groups were counted. */
+static const char *first_name(const json_t *groups)
+{
+    size_t g = 0;
+
+    while (!json_array_size(params_of(groups, g)))
+        g++;
+    return name_of(groups, g, 0);
+}
+
+static bool leads(struct names *s, const struct beginning *b)
+{
+    s->n_tries++;
+    memcpy(s->text, b->add, b->n_add);
+    for (size_t g = 0; g < json_array_size(s->groups); g++)
+        for (size_t i = 0; i < json_array_size(params_of(s->groups, g)); i++) {
+            const char *name = name_of(s->groups, g, i);
+            size_t id = id_of(s->groups, g, i), n = strlen(name);
+            if (strncmp(name, b->cut, b->n_cut) != 0)
+                return false;
+            memcpy(s->text + b->n_add, name + b->n_cut, n - b->n_cut + 1);
+            int64_t at = dcp_map_find(&s->weights, s->text, b->n_add + n - b->n_cut);
+            if (at < 0 || s->seen[at] == s->n_tries ||
+                !dcp_optim_shape_fits(&s->shapes[id], &s->catalog->tensors[at]))
+                return false;
+            s->seen[at] = s->n_tries;
+            s->ids->weight[id] = (int)at;
+        }
+    return true;
+}
+
+/* The one other beginning that leads all names to weights, from what the first name
+ * allows: "w" may be "module.w", or the other way round. */
+static bool find_beginning(struct names *s, const char *first)
+{
+    size_t n = strlen(first), n_found = 0;
+    struct beginning found = { 0 };
+
+    for (size_t t = 0; t < s->catalog->n_tensors && s->n_tries < MAX_TRIES; t++) {
+        const char *param = s->catalog->tensors[t].param;
+        size_t len = strlen(param);
+        const struct beginning b = { param, "", len - n, 0 };
+        if (len < n + 2 || param[len - n - 1] != '.' ||
+            strcmp(param + (len - n), first) ||
+            dcp_map_find(&s->weights, param, len) < 0 || !leads(s, &b))
+            continue;
+        found = b;
+        n_found++;
+    }
+    for (const char *dot = first; (dot = strchr(dot, '.')); dot++) {
+        const struct beginning b = { "", first, 0, (size_t)(dot - first) + 1 };
+        if (s->n_tries >= MAX_TRIES || !leads(s, &b))
+            continue;
+        found = b;
+        n_found++;
+    }
+    return n_found == 1 && s->n_tries < MAX_TRIES && leads(s, &found);
+}
+
+/* Names of weights; those of ones that are tied to them are as good. */
+static bool list_names(struct names *s, const size_t *weights, size_t n_weights)
+{
+    const struct dcp_catalog *catalog = s->catalog;
+    bool ok = true;
+
+    for (size_t w = 0; w < n_weights && ok; w++) {
+        const char *param = catalog->tensors[weights[w]].param;
+        if (dcp_map_find(&s->weights, param, strlen(param)) < 0)
+            ok = dcp_map_set(&s->weights, param, strlen(param), (int64_t)weights[w]);
+    }
+    for (size_t t = 0; t < catalog->n_tensors && ok; t++) {
+        const struct dcp_tensor *tied = &catalog->tensors[t];
+        int kept = tied->tied_to ? dcp_catalog_find(catalog, tied->tied_to) : -1;
+        const char *param = kept < 0 ? "" : catalog->tensors[kept].param;
+        if (dcp_map_find(&s->weights, param, strlen(param)) == kept && kept >= 0 &&
+            dcp_map_find(&s->weights, tied->param, strlen(tied->param)) < 0)
+            ok = dcp_map_set(&s->weights, tied->param, strlen(tied->param), kept);
+    }
+    return ok;
 }
 
 /* Newer optimizers keep the names beside the numbers. */
-static bool find_by_name(const struct dcp_catalog *catalog, const size_t *weights,
-                         size_t n_weights, const json_t *groups,
-                         const struct dcp_optim_shape *shapes, struct dcp_optim_ids *ids)
+static int find_by_name(struct names *s, const size_t *weights, size_t n_weights,
+                        struct dcp_error *err)
 {
-    size_t from = 0;
+    static const struct beginning none = { "", "", 0, 0 };
+    size_t longest = 0;
+    bool all = true;
 
-    for (size_t g = 0; g < json_array_size(groups); g++) {
-        json_t *names = json_object_get(json_array_get(groups, g), "param_names");
-        for (size_t i = 0; i < json_array_size(params_of(groups, g)); i++) {
-            const char *name = json_string_value(json_array_get(names, i));
-            int at = name ? find_weight(catalog, weights, n_weights, name, &from) : -1;
-            size_t id = id_of(groups, g, i);
-            if (at < 0 || !dcp_optim_shape_fits(&shapes[id], &catalog->tensors[at]))
-                return false;
-            ids->weight[id] = at;
+    for (size_t g = 0; g < json_array_size(s->groups); g++)
+        for (size_t i = 0; i < json_array_size(params_of(s->groups, g)) && all; i++) {
+            const char *name = name_of(s->groups, g, i);
+            size_t n = name ? strlen(name) : 0;
+            all = name != NULL;
+            longest = n > longest ? n : longest;
         }
+    if (!all || !s->ids->n)
+        return DCP_OK;
+    size_t n_add = 0;
+    for (size_t w = 0; w < n_weights; w++) {
+        size_t n = strlen(s->catalog->tensors[weights[w]].param);
+        n_add = n > n_add ? n : n_add;
     }
-    return true;
+    s->seen = dcp_mem_calloc(s->catalog->n_tensors, sizeof *s->seen);
+    s->text = malloc(longest + n_add + 1);
+    bool ok = s->seen && s->text && list_names(s, weights, n_weights);
+    if (ok)
+        s->ids->by_name = leads(s, &none) || find_beginning(s, first_name(s->groups));
+    free(s->seen);
+    free(s->text);
+    dcp_map_fini(&s->weights);
+    return ok ? DCP_OK : dcp_error_memory(err, "an optimizer");
 }
+
+/* -- order --------------------------------------------------------------------------- */
 
 /* Each weight goes to the one group whose next number it fits. */
 static bool deal_out(const struct dcp_catalog *catalog, const size_t *weights,
@@ -107,6 +280,7 @@ static bool deal_out(const struct dcp_catalog *catalog, const size_t *weights,
             group = g;
             id = id_of(groups, g, next[g]);
         }
+        ids->several = n_fit > 1;
         if (n_fit != 1)
             return false;
         ids->weight[id] = (int)weights[w];
@@ -135,8 +309,7 @@ static bool embed(const struct dcp_catalog *catalog, const size_t *weights,
 }
 
 /* An optimizer need not have all weights. The numbers have one place only when they get
- * the same from the beginning as from the end, and no two groups have one weight. Names
- * that did not lead to weights speak against any. */
+ * the same from the beginning as from the end, and no two groups have one weight. */
 static bool find_places(const struct dcp_catalog *catalog, const size_t *weights,
                         size_t n_weights, const json_t *groups,
                         const struct dcp_optim_shape *shapes, struct dcp_optim_ids *ids)
@@ -146,16 +319,25 @@ static bool find_places(const struct dcp_catalog *catalog, const size_t *weights
 
     for (size_t g = 0; g < json_array_size(groups); g++)
         if (!last || !taken ||
-            json_object_get(json_array_get(groups, g), "param_names") ||
             !embed(catalog, weights, n_weights, groups, g, false, shapes, ids->weight) ||
             !embed(catalog, weights, n_weights, groups, g, true, shapes, last))
             return false;
     for (size_t i = 0; i < ids->n; i++) {
-        if (ids->weight[i] != last[i] || taken[last[i]])
+        ids->several = ids->several || ids->weight[i] != last[i] || taken[last[i]];
+        if (ids->several)
             return false;
         taken[last[i]] = true;
     }
     return true;
+}
+
+static bool has_names(const json_t *groups)
+{
+    bool any = false;
+
+    for (size_t g = 0; g < json_array_size(groups); g++)
+        any = any || json_object_get(json_array_get(groups, g), "param_names");
+    return any;
 }
 
 int dcp_optim_ids_find(const struct dcp_catalog *catalog, const size_t *weights,
@@ -174,10 +356,15 @@ int dcp_optim_ids_find(const struct dcp_catalog *catalog, const size_t *weights,
     for (size_t g = 0; n && g < json_array_size(groups); g++)
         for (size_t i = 0; i < json_array_size(params_of(groups, g)); i++)
             out->group[id_of(groups, g, i)] = (int)g;
-    out->found = n && (find_by_name(catalog, weights, n_weights, groups, shapes, out) ||
-                       (n == n_weights && deal_out(catalog, weights, n_weights, groups,
-                                                   shapes, next, out)) ||
-                       find_places(catalog, weights, n_weights, groups, shapes, out));
+    if (has_names(groups)) {
+        struct names names = { catalog, groups, shapes, .ids = out };
+        DCP_TRY(find_by_name(&names, weights, n_weights, err));
+    }
+    out->found = out->by_name ||
+                 (n && !has_names(groups) &&
+                  ((n == n_weights &&
+                    deal_out(catalog, weights, n_weights, groups, shapes, next, out)) ||
+                   find_places(catalog, weights, n_weights, groups, shapes, out)));
     for (size_t i = 0; i < n && !out->found; i++)
         out->weight[i] = -1;
     return DCP_OK;

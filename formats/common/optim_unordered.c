@@ -4,24 +4,6 @@
 
 enum { MAX_BY_SHAPE = 4096 }; /* each is compared with each */
 
-/* Whether the groups name their parameters, and the weights found are those. */
-static bool are_named(const struct dcp_catalog *catalog, const json_t *groups,
-                      const struct dcp_optim_ids *ids)
-{
-    for (size_t g = 0; g < json_array_size(groups); g++) {
-        const json_t *group = json_array_get(groups, g);
-        const json_t *params = json_object_get(group, "params");
-        const json_t *names = json_object_get(group, "param_names");
-        for (size_t i = 0; i < json_array_size(params); i++) {
-            const char *name = json_string_value(json_array_get(names, i));
-            int weight = ids->weight[json_integer_value(json_array_get(params, i))];
-            if (!name || strcmp(catalog->tensors[weight].param, name) != 0)
-                return false;
-        }
-    }
-    return true;
-}
-
 /* The one weight of that shape, or -1. */
 static int only_weight(const struct dcp_catalog *catalog, const size_t *weights,
                        size_t n_weights, const struct dcp_optim_shape *shape)
@@ -58,10 +40,10 @@ static bool find_by_shape(const struct dcp_catalog *catalog, const size_t *weigh
 }
 
 void dcp_optim_unordered(const struct dcp_catalog *catalog, const size_t *weights,
-                         size_t n_weights, const json_t *groups,
-                         const struct dcp_optim_shape *shapes, struct dcp_optim_ids *ids)
+                         size_t n_weights, const struct dcp_optim_shape *shapes,
+                         struct dcp_optim_ids *ids)
 {
-    ids->found = (ids->found && are_named(catalog, groups, ids)) ||
+    ids->found = (ids->found && ids->by_name) ||
                  (ids->n && find_by_shape(catalog, weights, n_weights, shapes, ids));
     for (size_t i = 0; i < ids->n && !ids->found; i++)
         ids->weight[i] = -1;

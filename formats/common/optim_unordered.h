@@ -9,7 +9,7 @@
  * order: names that the groups have count, and shapes that one weight and one number
  * alone have. Where they do not tell every number, none is told. */
 void dcp_optim_unordered(const struct dcp_catalog *catalog, const size_t *weights,
-                         size_t n_weights, const json_t *groups,
-                         const struct dcp_optim_shape *shapes, struct dcp_optim_ids *ids);
+                         size_t n_weights, const struct dcp_optim_shape *shapes,
+                         struct dcp_optim_ids *ids);
 
 #endif

@@ -54,17 +54,13 @@ static int find_shape(struct optim *o, const struct dcp_pickle_node *state,
     const struct dcp_pickle_list *pairs = dcp_pickle_pairs(state);
 
     for (size_t i = 0; pairs && i + 1 < pairs->n; i += 2) {
+        const char *key = key_text(o, pairs->items[i]);
         struct dcp_fsdp_piece piece;
         bool found;
-        if (dcp_pickle_is_text(pairs->items[i], "step"))
-            continue;
         DCP_TRY(dcp_fsdp_view(o->file, pairs->items[i + 1], o->rank, "of the optimizer",
                               &found, &piece, o->err));
-        if (!found || out->known)
-            continue;
-        out->known = true;
-        out->ndim = piece.ndim;
-        memcpy(out->shape, piece.shape, sizeof out->shape);
+        if (found && key)
+            dcp_optim_shape_see(out, key, piece.ndim, piece.shape);
     }
     return DCP_OK;
 }
@@ -109,7 +105,7 @@ static int find_ids(struct optim *o, size_t n_weights,
         rc = dcp_optim_ids_find(r->catalog, weights, n, o->groups, shapes, &r->ids,
                                 o->err);
         if (!rc && r->unordered)
-            dcp_optim_unordered(r->catalog, weights, n, o->groups, shapes, &r->ids);
+            dcp_optim_unordered(r->catalog, weights, n, shapes, &r->ids);
     }
     for (size_t i = 0; i < r->ids.n && !rc; i++)
         if (r->ids.weight[i] >= 0)

@@ -9,8 +9,9 @@
  *    "classes": "2.2",                TensorProperties is where PyTorch 2.0 to 2.3 has it
  *    "names": {made: real},           keys that are not made from role and param
  *    "paths": {key: ["a", 0, "b"]},   paths that cannot be told from the key
- *    "items": {object: "archive" or "value"}}  objects that are the bytes of an archive,
- *                                     or a dict in one item
+ *    "items": {object: "archive", "value" or "placed"}}  objects that are the bytes of an
+ *                                     archive, a dict in one item, or a value whose parts
+ *                                     have keys of their own
  *
  * and further attributes of Metadata, which may name any class, in "dcp.attributes", so
  * that the keys stay where those are left out.

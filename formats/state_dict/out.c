@@ -230,11 +230,15 @@ static bool wants_step(const struct dcp_tensor *tensor)
     return false;
 }
 
-/* Whether its key is one of the optimizer whose steps are made; that of another one says
- * its own. False with *ok false: out of memory. */
+/* Whether its key is one of the optimizer whose steps are made; that of another one, and
+ * one that is kept, says its own. False with *ok false: out of memory. */
 static bool is_of_optim(const struct dcp_out *out, const struct dcp_tensor *tensor,
                         bool *ok)
 {
+    const char *kept, *path;
+
+    if (in_tree(out, tensor, &kept, &path))
+        return false;
     const char *key = dcp_keys_real(&out->keys, out->catalog, tensor);
     const char *rest = key ? dcp_keys_inside(out->keys.optim, key) : NULL;
 

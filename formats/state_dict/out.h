@@ -30,8 +30,9 @@ struct dcp_out {
     struct dcp_keys keys;
     struct dcp_tree tree;      /* the paths of a file of torch.save, which go first */
     bool own_model, own_optim; /* but not for these: their keys are made */
-    const char *groups, *optim_of_tree; /* the optimizer in the tree: the object of its
-                                         * groups, its container; NULL: there is none */
+    const char *groups, *optim_of_tree; /* the object "optimizer" in the tree: the object
+                                         * of its groups, its container; NULL: it is not
+                                         * there */
     const char *spelled_before; /* the optimizer's container of the source, where another
                                  * is asked for; or NULL */
     json_t *params; /* names by the numbers that its states have; NULL: they stay */
@@ -84,8 +85,8 @@ const char *dcp_out_state_key(struct dcp_out *out, const char *param, const char
  * (what is asked for needs names or keys that nobody knows), CORRUPT, MEMORY. */
 int dcp_out_spell(struct dcp_out *out, const struct dcp_target_options *options,
                   struct dcp_error *err);
-/* Whether the key of a tensor is made, not the tree's; whether an object of the tree is
- * said by what is made. */
+/* Whether the key of a tensor is made, not the tree's: of a tree with several optimizers
+ * one alone is spelled; whether an object of the tree is said by what is made. */
 bool dcp_out_spells(const struct dcp_out *out, const struct dcp_tensor *tensor);
 bool dcp_out_replaced(const struct dcp_out *out, const char *object);
 /* All objects of the catalog. */

@@ -340,6 +340,10 @@ static int put_object(struct dcp_out *out, const struct dcp_object *object,
         return put_whole(out, object->name, value, err);
     if (dcp_tree_find(out->tree.objects, out->catalog, object->name, &key, &path))
         return put_placed(out, object->name, key, path, value, err);
+    if (kind && !strcmp(kind, "placed"))
+        return find_key(out, object->name, &key, &path)
+                   ? put_placed(out, object->name, key, path, value, err)
+                   : no_memory(err);
     return has_references(value) ? put_text(out, object, value, err)
                                  : put_tree(out, object, value, err);
 }

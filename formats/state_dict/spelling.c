@@ -31,11 +31,34 @@ static bool is_named(const struct dcp_tensor *t)
     return dcp_role_is_optim(t->role) && strcmp(t->param, t->name) != 0;
 }
 
+/* Whether its key has a number for its weight: "P.state.3.row_var". */
+static bool has_number(const struct dcp_tensor *t)
+{
+    static const char state[] = "state.";
+
+    for (const char *at = t->name; (at = strstr(at, state)); at++) {
+        size_t n = strspn(at + sizeof state - 1, "0123456789");
+        if ((at == t->name || at[-1] == '.') && n && at[sizeof state - 1 + n] == '.')
+            return true;
+    }
+    return false;
+}
+
+/* Whether it stands in another optimizer than the one that is spelled. */
+static bool is_of_another(const struct dcp_out *out, const struct dcp_tensor *t)
+{
+    const char *key, *path;
+
+    return out->optim_of_tree &&
+           dcp_tree_find(out->tree.tensors, out->catalog, t->name, &key, &path) && key &&
+           !dcp_keys_inside(out->optim_of_tree, key);
+}
+
 bool dcp_out_spells(const struct dcp_out *out, const struct dcp_tensor *tensor)
 {
     if (tensor->role == DCP_ROLE_MODEL || tensor->role == DCP_ROLE_BUFFER)
         return out->own_model;
-    return out->own_optim && is_named(tensor);
+    return out->own_optim && is_named(tensor) && !is_of_another(out, tensor);
 }
 
 static bool has_optim(const struct dcp_catalog *catalog)
@@ -88,6 +111,7 @@ static int find_optim(struct dcp_out *out, struct dcp_error *err)
     DCP_CLEANUP_JSON json_t *optimizer = NULL;
     int rc = dcp_training_read(catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
     size_t named, n = count_params(json_object_get(optimizer, GROUPS), &named);
+    const char *of = json_string_value(json_object_get(optimizer, "container"));
     const char *name, *key, *path;
     json_t *text;
 
@@ -101,7 +125,8 @@ static int find_optim(struct dcp_out *out, struct dcp_error *err)
             return no_memory(err);
         rc = dcp_training_read(catalog, name, &groups, err);
         const char *optim = before(catalog, key, GROUPS);
-        if (rc || !optim || !n || named < n || count_params(groups, &given) != n)
+        if (rc || !optim || !n || named < n || count_params(groups, &given) != n ||
+            (of && strcmp(optim, of) != 0))
             continue;
         out->groups = dcp_catalog_text(catalog, name);
         out->keys.optim = out->optim_of_tree = optim;
@@ -154,14 +179,20 @@ static int check_names(const struct dcp_out *out, struct dcp_error *err)
 {
     for (size_t t = 0; t < out->catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &out->catalog->tensors[t];
-        if (!dcp_role_is_optim(tensor->role) || tensor->role == DCP_ROLE_OPTIM ||
-            is_named(tensor))
+        bool another = is_of_another(out, tensor);
+        bool named =
+            is_named(tensor) || (tensor->role == DCP_ROLE_OPTIM && !has_number(tensor));
+        if (!dcp_role_is_optim(tensor->role) || (named && !another))
             continue;
         dcp_error_set(err, DCP_E_MISMATCH,
-                      "a distributed checkpoint cannot hold, in that spelling: '%s', a "
-                      "number that matches several weights, or none",
-                      DCP_SHOWN(tensor->name));
-        dcp_error_hint(err, "save the optimizer's param_names with it, or --only model");
+                      "a distributed checkpoint cannot hold, in that spelling: '%s', %s",
+                      DCP_SHOWN(tensor->name),
+                      another ? "of a second optimizer"
+                              : "a number that matches several weights, or none");
+        dcp_error_hint(err, another
+                                ? "without --spelling each keeps its keys"
+                                : "save the optimizer's param_names with it, or --only "
+                                  "model");
         return DCP_E_MISMATCH;
     }
     if (out->keys.groups != DCP_GROUPS_NONE)

@@ -276,6 +276,10 @@ static int set_roles(struct dcp_torch_dist_reader *r, struct dcp_error *err)
     r->has_optim = roles.optim != NULL;
     if (roles.optim)
         r->keys.optim = roles.optim;
+    const char *of = json_string_value(json_object_get(
+        json_object_get(r->meta.ours, DCP_TRAINING_OPTIMIZER), "container"));
+    if (of && !(r->keys.optim = dcp_catalog_text(r->catalog, of)))
+        return dcp_error_memory(err, "the keys of a checkpoint");
     for (size_t t = 0; t < r->catalog->n_tensors; t++) {
         struct dcp_tensor *tensor = &r->catalog->tensors[t];
         int role = r->meta.tensors[r->meta_of[t]].role;

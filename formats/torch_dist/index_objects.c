@@ -232,6 +232,9 @@ static int join_placed(struct dcp_torch_dist_reader *r, const char *name, json_t
     json_t *value = json_array_get(note, 1);
     size_t n = path ? strlen(path) : 0;
 
+    if (path && (!dcp_keys_learn_path(&r->keys, name, path, false) ||
+                 !dcp_keys_learn_item(&r->keys, name, "placed")))
+        return no_memory(err);
     if (!path || !value)
         return path ? join_tree(r, name, path, err) : DCP_OK;
     for (size_t e = 0; e < r->n_entries; e++) {

@@ -1,6 +1,7 @@
 /* optim: optimizers in a file: which weights their numbers stand for, and the
  * object "optimizer" of common/training.h. */
 #include "formats/common/optim.h"
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "formats/common/training.h"
@@ -13,12 +14,15 @@ struct finder {
     struct dcp_torch_file *file;
     struct dcp_catalog *catalog;
     size_t *piece; /* of each tensor: 1 + the index of its piece */
-    int rc;        /* of the first value that could not be read */
+    size_t *model; /* of each tensor: dcp_torch_models */
+    size_t n_optims;
+    int rc; /* of the first value that could not be read */
     struct dcp_error *err;
 };
 
 /* One optimizer. */
 struct optim {
+    const char *container;   /* where it stands */
     json_t *groups, *states; /* states: pairs, or a dict by names */
     size_t n;                /* numbers */
     struct dcp_optim_ids ids;
@@ -77,13 +81,10 @@ static void find_shape(const struct finder *f, json_t *state, struct dcp_optim_s
 
     json_object_foreach(state, key, item)
     {
-        int at = strcmp(key, "step") != 0 ? tensor_of(f, item) : -1;
-        if (at < 0 || out->known)
-            continue;
-        out->known = true;
-        out->ndim = f->catalog->tensors[at].ndim;
-        memcpy(out->shape, f->catalog->tensors[at].shape,
-               (size_t)out->ndim * sizeof *out->shape);
+        int at = tensor_of(f, item);
+        if (at >= 0)
+            dcp_optim_shape_see(out, key, f->catalog->tensors[at].ndim,
+                                f->catalog->tensors[at].shape);
     }
 }
 
@@ -145,9 +146,9 @@ static int match(struct finder *f, struct optim *o)
         if (id >= 0)
             find_shape(f, json_array_get(pair, 1), &shapes[id]);
     }
-    DCP_TRY(dcp_optim_ids_find(f->catalog, weights,
-                               dcp_optim_weights(f->catalog, weights), o->groups, shapes,
-                               &o->ids, f->err));
+    DCP_TRY(dcp_torch_optim_ids(f->catalog, f->model, weights,
+                                dcp_optim_weights(f->catalog, weights), o->groups, shapes,
+                                &o->ids, f->err));
     take_numbers(f, o);
     return f->rc;
 }
@@ -163,12 +164,15 @@ static int add_object(const struct finder *f, const struct optim *o)
 
     if (!groups)
         return dcp_error_memory(f->err, "an optimizer");
-    return named ? dcp_optim_add(f->catalog, NULL, o->updates, groups, f->err) : DCP_OK;
+    return named ? dcp_optim_add_of(f->catalog, f->n_optims > 1 ? o->container : NULL,
+                                    o->updates, groups, f->err)
+                 : DCP_OK;
 }
 
-static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
+static int take_optimizer(struct finder *f, json_t *groups, json_t *states,
+                          const char *container)
 {
-    struct optim o = { .groups = groups };
+    struct optim o = { .container = container, .groups = groups };
     const char *key;
     json_t *state;
     int rc = DCP_OK;
@@ -188,29 +192,46 @@ static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
     return rc;
 }
 
-/* Wherever {"state": …, "param_groups": …} stands, that is an optimizer. */
-static int take_all(struct finder *f, json_t *value)
+/* Wherever {"state": …, "param_groups": …} stands, that is an optimizer. `path`: of the
+ * value, as names of objects have it. */
+static int each_optimizer(struct finder *f, json_t *value, struct dcp_buf *path,
+                          bool take)
 {
     json_t *groups = json_object_get(value, "param_groups"),
            *states = json_object_get(value, "state");
-    struct dcp_py_parts parts = dcp_py_children(value);
+    struct dcp_py_parts parts = dcp_py_parts(value);
+    size_t n = path->size_bytes;
+    int rc = DCP_OK;
 
-    if (groups && states)
-        return take_optimizer(f, groups, states);
-    while (dcp_py_next(&parts))
-        DCP_TRY(take_all(f, parts.value));
-    return DCP_OK;
+    if (groups && states) {
+        f->n_optims += !take;
+        return take ? take_optimizer(f, groups, states, (const char *)path->data)
+                    : DCP_OK;
+    }
+    while (!rc && dcp_py_next(&parts)) {
+        dcp_buf_add_fmt(path, "%s%s", n ? "." : "", parts.name ? parts.name : "");
+        rc = dcp_buf_check(path, f->err);
+        if (!rc)
+            rc = each_optimizer(f, parts.value, path, take);
+        path->size_bytes = n;
+    }
+    return rc;
 }
 
 int dcp_torch_optimizers(struct dcp_torch_file *file, struct dcp_catalog *catalog,
                          json_t *tree, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE size_t *piece = dcp_mem_calloc(catalog->n_tensors, sizeof *piece);
-    struct finder f = { .file = file, .catalog = catalog, .piece = piece, .err = err };
+    DCP_CLEANUP_BUF struct dcp_buf path = { 0 };
+    DCP_CLEANUP_FREE size_t *model = dcp_torch_models(catalog, tree);
+    struct finder f = {
+        .file = file, .catalog = catalog, .piece = piece, .model = model, .err = err
+    };
 
-    if (!piece)
+    if (!piece || !model)
         return dcp_error_memory(err, "an optimizer");
     for (size_t p = 0; p < catalog->n_pieces; p++)
         piece[catalog->pieces[p].tensor] = p + 1;
-    return take_all(&f, tree);
+    DCP_TRY(each_optimizer(&f, tree, &path, false));
+    return each_optimizer(&f, tree, &path, true);
 }

@@ -3,6 +3,7 @@
 #ifndef DCP_FORMATS_TORCH_SAVE_TORCH_SAVE_H
 #define DCP_FORMATS_TORCH_SAVE_TORCH_SAVE_H
 
+#include "formats/common/optim_ids.h"
 #include "formats/torch/torch.h"
 
 extern const struct dcp_format dcp_format_torch;
@@ -25,6 +26,15 @@ int dcp_torch_roles(struct dcp_catalog *catalog, json_t *tree, struct dcp_error 
  * and adds the object "optimizer" of the first whose weights are known. */
 int dcp_torch_optimizers(struct dcp_torch_file *file, struct dcp_catalog *catalog,
                          json_t *tree, struct dcp_error *err);
+/* The model of each tensor, a number for the dict that it stands in; freed with free,
+ * NULL: out of memory. And dcp_optim_ids_find, where these tell which of the n weights
+ * are of one model: weights of several are named only when one way of giving them to the
+ * numbers fits the shapes, in whatever order the models are. Errors: MEMORY. */
+size_t *dcp_torch_models(const struct dcp_catalog *catalog, const json_t *tree);
+int dcp_torch_optim_ids(const struct dcp_catalog *catalog, const size_t *model,
+                        const size_t *weights, size_t n, const json_t *groups,
+                        const struct dcp_optim_shape *shapes, struct dcp_optim_ids *out,
+                        struct dcp_error *err);
 /* Turns the JSON of the whole tree into "torch.tree" and objects, and sets roles. */
 int dcp_torch_objects_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
                             json_t *tree, struct dcp_error *err);

@@ -35,7 +35,7 @@ class Processing:
         pathlib.Path(folder, "tokenizer.json").touch()
 
 
-def trainer_of(run, steps=4):
+def trainer_of(run, steps=4, hook=libdcp.transformers.hook, **options):
     config = transformers.GPT2Config(
         vocab_size=40, n_positions=16, n_embd=8, n_layer=1, n_head=2
     )
@@ -48,6 +48,7 @@ def trainer_of(run, steps=4):
         report_to=[],
         disable_tqdm=True,
         dataloader_pin_memory=False,
+        **options,
     )
     trainer = transformers.Trainer(
         model=transformers.GPT2LMHeadModel(config),
@@ -56,7 +57,7 @@ def trainer_of(run, steps=4):
         data_collator=transformers.default_data_collator,
     )
     trainer.processing_class = Processing()
-    return libdcp.transformers.hook(trainer)
+    return hook(trainer)
 
 
 def test_the_trainers_own_state_is_digested(tmp_path):
@@ -99,3 +100,18 @@ def test_what_others_need_is_there(tmp_path):
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     weights = trainer.model.state_dict()
     assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
+
+
+def test_a_folder_with_adafactor(tmp_path):
+    """Its variances of rows and columns tell together which weight they are of."""
+    trainer = trainer_of(tmp_path, hook=lambda plain: plain, optim="adafactor")
+    trainer.train()
+    names = {param: name for name, param in trainer.model.named_parameters()}
+    libdcp.reshard(
+        tmp_path / "checkpoint-4", tmp_path / "made", to="torch-dist", spelling="nested"
+    )
+    with libdcp.open(tmp_path / "made") as ckpt:
+        for param, state in trainer.optimizer.state.items():
+            for key in {"exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"} & set(state):
+                kept = ckpt[f"optim.state.{names[param]}.{key}"].torch()
+                assert torch.equal(kept, state[key])

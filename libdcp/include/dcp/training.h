@@ -10,7 +10,8 @@
  *                     least, the most] where weights were updated some more often than
  *                     others, "param_groups": [{"lr", "initial_lr", "betas": [b1, b2],
  *                     "eps", "weight_decay", "bias_correction", …, "params": [names of
- *                     weights, in order]}]}
+ *                     weights, in order]}], "container": where it stood in a file that
+ *                     has several}
  *   optimizer.KEY     the same of each, where there are several
  *   scheduler         {"type": "WarmupLR" or absent, "last_batch_iteration", …} as
  *                     DeepSpeed's classes have it; "last_epoch", … as PyTorch's have it
