@@ -94,7 +94,7 @@ static int optim_of(const struct finder *f, const char *name, const char **out_s
     return best;
 }
 
-static enum dcp_role role_of_key(const char *key, size_t n)
+enum dcp_role dcp_roles_of_key(const char *key, size_t n)
 {
     for (size_t i = 0; i < DCP_ARRAY_LEN(state_keys); i++)
         if (strlen(state_keys[i].key) == n && !memcmp(state_keys[i].key, key, n))
@@ -111,8 +111,8 @@ static enum dcp_role split_state(const char *state, const char **out_param, size
     *out_n = strlen(state);
     if (!last || !last[1] || last == state)
         return DCP_ROLE_OPTIM;
-    enum dcp_role role = role_of_key(last + 1, strlen(last + 1));
-    enum dcp_role first = role_of_key(state, (size_t)(dot - state));
+    enum dcp_role role = dcp_roles_of_key(last + 1, strlen(last + 1));
+    enum dcp_role first = dcp_roles_of_key(state, (size_t)(dot - state));
     if (role == DCP_ROLE_OPTIM && first != DCP_ROLE_OPTIM) {
         *out_param = dot + 1;
         *out_n = strlen(dot + 1);

@@ -58,5 +58,7 @@ int dcp_roles_find_plain(struct dcp_catalog *catalog, struct dcp_error *err);
  * precedes ".<param>"; "step", say; its last part, where a number stands for the weight.
  * Empty: its name tells none. Points into the name. */
 void dcp_roles_key(const struct dcp_tensor *tensor, const char **out, size_t *out_n);
+/* What a key tells that dcp_roles_find reads; optim: nothing. */
+enum dcp_role dcp_roles_of_key(const char *key, size_t n);
 
 #endif

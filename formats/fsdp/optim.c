@@ -20,6 +20,7 @@ struct optim {
     int file_index, rank;
     json_t *groups; /* param_groups of the first rank, or NULL */
     json_t *steps;  /* that are numbers, by the names they have as objects */
+    json_t *told;   /* updates of each state, by its key: as the first rank has them */
     struct dcp_optim_counts updates;
     struct dcp_error *err;
 };
@@ -204,16 +205,40 @@ static char *make_name(struct optim *o, const struct owner *owner, const char *k
     return name;
 }
 
+/* Ranks update their parts of a weight together. */
+static int see_updates(struct optim *o, const struct owner *owner, int64_t updates)
+{
+    const json_t *told = json_object_get(o->told, owner->id);
+
+    if (updates < 0)
+        return DCP_OK;
+    if (told && json_integer_value(told) != updates) {
+        dcp_error_set(o->err, DCP_E_CORRUPT,
+                      "'%s' has %lld updates of '%s', and the file of a rank before it "
+                      "%lld: they are of two saves",
+                      o->file->in.shown, (long long)updates,
+                      DCP_SHOWN(owner->param ? owner->param : owner->id),
+                      (long long)json_integer_value(told));
+        dcp_error_hint(o->err, "every file must be of the same save");
+        return DCP_E_CORRUPT;
+    }
+    dcp_optim_count(&o->updates, updates);
+    if (!o->told)
+        o->told = json_object();
+    return told || !json_object_set_new(o->told, owner->id, json_integer(updates))
+               ? DCP_OK
+               : dcp_error_memory(o->err, "an optimizer");
+}
+
 /* The number of updates in a tensor of one element. */
-static int see_step(struct optim *o, const struct dcp_torch_view *view)
+static int see_step(struct optim *o, const struct owner *owner,
+                    const struct dcp_torch_view *view)
 {
     double number;
     bool found;
 
     DCP_TRY(dcp_torch_number(o->file, view, &found, &number, o->err));
-    if (found)
-        dcp_optim_count(&o->updates, dcp_optim_updates(number));
-    return DCP_OK;
+    return found ? see_updates(o, owner, dcp_optim_updates(number)) : DCP_OK;
 }
 
 static int take_tensor(struct optim *o, const struct owner *owner, const char *key,
@@ -228,7 +253,7 @@ static int take_tensor(struct optim *o, const struct owner *owner, const char *k
     if (!tensor.name)
         return dcp_error_memory(o->err, "an optimizer");
     if (!strcmp(key, "step") && piece->plain)
-        DCP_TRY(see_step(o, &piece->view));
+        DCP_TRY(see_step(o, owner, &piece->view));
     return dcp_fsdp_add(o->r, o->file, o->file_index, o->rank, &tensor, piece, o->err);
 }
 
@@ -237,7 +262,7 @@ static int take_step(struct optim *o, const struct owner *owner, int64_t step)
 {
     char *name = make_name(o, owner, "step", false);
 
-    dcp_optim_count(&o->updates, step);
+    DCP_TRY(see_updates(o, owner, step));
     if (!o->steps)
         o->steps = json_object();
     return name && !json_object_set_new(o->steps, name, json_integer((json_int_t)step))
@@ -354,6 +379,7 @@ static int end(struct optim *o, int rc)
         rc = add_steps(o);
     json_decref(o->groups);
     json_decref(o->steps);
+    json_decref(o->told);
     return rc;
 }
 

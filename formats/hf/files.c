@@ -22,24 +22,50 @@ static const char *const globs[] = {
     "README.md",
 };
 
-static bool is_carried(const char *name)
+/* Other weights: an adapter of PEFT, a variant, another form of the same. */
+static const char *const others[] = {
+    "*model*.{safetensors,bin}{,.index.json}",
+    "*_model.{h5,msgpack,ot}",
+    "consolidated*.{safetensors,pth}",
+    "adapter_config.json",
+};
+
+static bool matches(const char *const *of, size_t n, const char *name)
 {
-    for (size_t i = 0; i < DCP_ARRAY_LEN(globs); i++)
-        if (dcp_str_glob(globs[i], name))
+    for (size_t i = 0; i < n; i++)
+        if (dcp_str_glob(of[i], name))
             return true;
     return false;
 }
 
-static int add(const struct dcp_source *source, const char *file,
+static bool is_carried(const char *name)
+{
+    return matches(globs, DCP_ARRAY_LEN(globs), name);
+}
+
+/* Whether it holds weights that are not read. */
+static bool is_other(const struct dcp_catalog *catalog, const char *weights,
+                     const char *name)
+{
+    bool other =
+        matches(others, DCP_ARRAY_LEN(others), name) && strcmp(name, weights) != 0;
+
+    for (size_t f = 0; f < catalog->n_files && other; f++)
+        other = strcmp(catalog->files[f].name, name) != 0;
+    return other;
+}
+
+static int add(const struct dcp_source *source, const char *file, bool has_content,
                struct dcp_catalog *catalog, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *name = dcp_str_join(DCP_HF_FILE, file, "");
     DCP_CLEANUP_FREE void *data = NULL;
-    size_t n;
+    size_t n = 0;
 
     if (!name)
         return dcp_error_memory(err, "a file name");
-    DCP_TRY(dcp_source_read(source, file, DCP_HF_MAX_FILE_BYTES, &data, &n, err));
+    if (has_content)
+        DCP_TRY(dcp_source_read(source, file, DCP_HF_MAX_FILE_BYTES, &data, &n, err));
     const struct dcp_object object = {
         .name = name, .kind = DCP_OBJECT_BYTES, .data = data, .size_bytes = n
     };
@@ -53,8 +79,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-int dcp_hf_files_index(const struct dcp_source *source, struct dcp_catalog *catalog,
-                       struct dcp_error *err)
+int dcp_hf_files_index(const struct dcp_source *source, const char *weights,
+                       struct dcp_catalog *catalog, struct dcp_error *err)
 {
     struct dcp_store_entry *entries = NULL;
     size_t n = 0;
@@ -63,10 +89,13 @@ int dcp_hf_files_index(const struct dcp_source *source, struct dcp_catalog *cata
 
     if (n)
         qsort(entries, n, sizeof *entries, by_name);
-    for (size_t i = 0; i < n && !rc; i++)
-        if (!entries[i].is_dir && is_carried(entries[i].name) &&
-            dcp_source_has(source, entries[i].name))
-            rc = add(source, entries[i].name, catalog, err);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const char *name = entries[i].name;
+        bool carried = is_carried(name);
+        if (!entries[i].is_dir && (carried || is_other(catalog, weights, name)) &&
+            dcp_source_has(source, name))
+            rc = add(source, name, carried, catalog, err);
+    }
     dcp_store_list_free(entries, n);
     return rc;
 }

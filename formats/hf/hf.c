@@ -36,15 +36,24 @@ static int read_config(const struct dcp_source *source, void **out_text, size_t 
     return DCP_OK;
 }
 
+/* Whether it is no JSON, not even as Python writes it. */
+static bool is_damaged(const char *text, size_t n)
+{
+    DCP_CLEANUP_JSON json_t *any = json_loadb(text, n, JSON_DECODE_ANY, NULL);
+
+    return !any && !memmem(text, n, "Infinity", 8) && !memmem(text, n, "NaN", 3);
+}
+
 static int probe(const struct dcp_source *source)
 {
     DCP_CLEANUP_FREE void *text = NULL;
     DCP_CLEANUP_JSON json_t *config = NULL;
-    size_t n;
+    size_t n = 0;
 
-    if (!source->is_dir || !dcp_source_has(source, CONFIG_NAME) ||
-        read_config(source, &text, &n, &config, NULL))
+    if (!source->is_dir || !dcp_source_has(source, CONFIG_NAME))
         return 0;
+    if (read_config(source, &text, &n, &config, NULL)) /* index tells what is damaged */
+        return text && is_damaged(text, n) && find_weights(source) ? BID : 0;
     if (!json_object_get(config, "model_type") &&
         !json_object_get(config, "architectures"))
         return 0;
@@ -192,7 +201,7 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                                        .data = text,
                                        .size_bytes = n };
     rc = dcp_catalog_add_object(catalog, &object, err);
-    return rc ? rc : dcp_hf_files_index(source, catalog, err);
+    return rc ? rc : dcp_hf_files_index(source, weights->name, catalog, err);
 }
 
 /* -- writing ------------------------------------------------------------------------- */

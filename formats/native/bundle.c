@@ -8,6 +8,6 @@ const struct dcp_format dcp_format_bundle = {
     .help = "native step in one tar archive, compressed with zstd",
     .suffixes = ".tar.zst",
     .flags = DCP_FORMAT_WRITES | DCP_FORMAT_SHARDED | DCP_FORMAT_OPTIM |
-             DCP_FORMAT_OBJECTS | DCP_FORMAT_ARCHIVES,
+             DCP_FORMAT_OBJECTS | DCP_FORMAT_ARCHIVES | DCP_FORMAT_ROLES,
     .packs = &dcp_format_native,
 };

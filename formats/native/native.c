@@ -70,7 +70,8 @@ const struct dcp_format dcp_format_native = {
     .suffixes = "",
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_SHARDED |
              DCP_FORMAT_IS_DIR | DCP_FORMAT_OPTIM | DCP_FORMAT_OBJECTS |
-             DCP_FORMAT_ARCHIVES | DCP_FORMAT_CODECS | DCP_FORMAT_TIES | DCP_FORMAT_STEPS,
+             DCP_FORMAT_ARCHIVES | DCP_FORMAT_CODECS | DCP_FORMAT_TIES |
+             DCP_FORMAT_STEPS | DCP_FORMAT_ROLES,
     .probe = dcp_native_probe,
     .index = dcp_native_index,
     .index_head = dcp_native_index_head,

@@ -111,7 +111,18 @@ static int add_tied(struct dcp_out *out, const struct dcp_tensor *tensor,
                : no_memory(err);
 }
 
-/* What a key of a tree does not tell: numbers of an optimizer stand for weights. */
+/* Whether the key tells another role than it has: an optimizer may call something a
+ * master that is none. */
+static bool tells_otherwise(const struct dcp_tensor *tensor)
+{
+    const char *key;
+    size_t n;
+
+    dcp_roles_key(tensor, &key, &n);
+    return tensor->role == DCP_ROLE_OPTIM && dcp_roles_of_key(key, n) != DCP_ROLE_OPTIM;
+}
+
+/* What a key does not tell: numbers of an optimizer in a tree stand for weights. */
 static bool note_param(struct dcp_out *out, const struct dcp_tensor *tensor,
                        const char *key)
 {
@@ -120,7 +131,8 @@ static bool note_param(struct dcp_out *out, const struct dcp_tensor *tensor,
     if (!dcp_role_is_optim(tensor->role))
         return true;
     for (const char *at = key; (at = strstr(at, tensor->param)); at++)
-        if (at - key >= 6 && !strncmp(at - 6, "state.", 6) && at[n] == '.')
+        if (at - key >= 6 && !strncmp(at - 6, "state.", 6) && at[n] == '.' &&
+            !tells_otherwise(tensor))
             return true;
     return dcp_out_note(out, "params", key,
                         json_pack("[s,s]", dcp_role_name(tensor->role), tensor->param));
@@ -134,15 +146,14 @@ static int add_tensors(struct dcp_out *out, struct dcp_error *err)
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         bool weight = tensor->role == DCP_ROLE_MODEL || tensor->role == DCP_ROLE_BUFFER;
         struct dcp_out_key key = { .tensor = (int)t };
-        if (in_tree(out, tensor, &key.key, &key.path)) {
-            if (!note_param(out, tensor, key.key))
-                return no_memory(err);
-        } else {
+        bool told = in_tree(out, tensor, &key.key, &key.path);
+        if (!told) {
             key.key = dcp_keys_real(&out->keys, catalog, tensor);
             key.path =
                 key.key ? dcp_keys_path(&out->keys, catalog, key.key, weight) : NULL;
         }
-        if (!key.path)
+        if (!key.path ||
+            ((told || tells_otherwise(tensor)) && !note_param(out, tensor, key.key)))
             return no_memory(err);
         if (tensor->tied_to)
             DCP_TRY(add_tied(out, tensor, &key, err));

@@ -73,7 +73,7 @@ const struct dcp_format dcp_format_torch_dist = {
     .suffixes = "",
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_SHARDED |
              DCP_FORMAT_IS_DIR | DCP_FORMAT_OPTIM | DCP_FORMAT_OBJECTS |
-             DCP_FORMAT_ARCHIVES | DCP_FORMAT_CRC32 | DCP_FORMAT_TIES,
+             DCP_FORMAT_ARCHIVES | DCP_FORMAT_CRC32 | DCP_FORMAT_TIES | DCP_FORMAT_ROLES,
     .layouts = "dim0 replicated",
     .probe = probe,
     .index = dcp_torch_dist_lightning_index,

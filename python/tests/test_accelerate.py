@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import warnings
 
 import pytest
 from conftest import peer
@@ -136,9 +137,26 @@ def test_hooks(tmp_path, monkeypatch):
     assert seen(tmp_path / "it") == ["extra.pt", "step-00000001", "unet"]
     assert seen(tmp_path / "it" / "unet") == ["it.pt", "theirs"]
     assert resumed() == ([2.0, 102.0], 2)
-    accelerator.register_save_state_pre_hook(lambda _m, w, _f: w.append({"x": 1}))
-    with pytest.raises(libdcp.UnsupportedError, match="other weights"):
-        accelerator.save_state(tmp_path / "it")
+    accelerator, models = trained(2)
+    saved = models[0].state_dict()
+    for change in (lambda w: w.append({"x": 1}), lambda w: w[0].update(saved)):
+        hook = accelerator.register_save_state_pre_hook(lambda _m, w, _f, c=change: c(w))
+        with pytest.raises(libdcp.UnsupportedError, match="other weights"):
+            accelerator.save_state(tmp_path / "it")
+        hook.remove()
+
+
+def test_a_number_below_those_there(tmp_path):
+    """load_state would take the newest number."""
+    where = {"project_dir": str(tmp_path), "automatic_checkpoint_naming": True}
+    for number, warned in ((3, 0), (4, 0), (0, 1)):
+        accelerator, _ = trained(**where)
+        accelerator.project_configuration.iteration = number
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            accelerator.save_state()
+        told = [one for one in told if "checkpoint_4, which" in str(one.message)]
+        assert len(told) == warned
 
 
 def test_old_ones_stay_until_the_new_one_is_complete(tmp_path, monkeypatch):

@@ -106,6 +106,18 @@ def test_export(run, tmp_path):
             assert torch.equal(masters[name], ckpt[f"optimizer.master.{name}"].torch())
 
 
+@pytest.mark.parametrize("dtype, is_wider", [("float32", False), ("float16", True)])
+def test_masters_that_are_no_wider(tmp_path, dtype, is_wider):
+    """They say no more than the weights, and may be older."""
+    torch = peer("torch")
+    weight = torch.ones(2, dtype=getattr(torch, dtype))
+    torch.save({"w": weight, "optimizer.master.w": torch.zeros(2)}, tmp_path / "a.pt")
+    for weights, is_master in (("auto", is_wider), ("master", True)):
+        made = tmp_path / f"{weights}.pt"
+        libdcp.export(tmp_path / "a.pt", made, dtype="bf16", weights=weights)
+        assert torch.load(made)["w"].tolist() == [float(not is_master)] * 2
+
+
 def test_what_is_left_beside_a_model(tmp_path):
     torch = peer("torch")
     model = {"w": torch.ones(3), "b": torch.zeros(2)}
@@ -142,6 +154,60 @@ def test_a_weight_that_is_missing(tmp_path):
     with pytest.warns(RuntimeWarning, match=r"holds \('h\.0\.mlp\.c_fc\.bias'\)") as told:
         acts(tmp_path / "hf")
     assert [w.filename for w in told] == [__file__] * 3
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of Hugging Face, as far as it is looked at."""
+    torch, tensors = peer("torch"), peer("safetensors.torch")
+    path = tmp_path / "hf"
+    path.mkdir()
+    (path / "config.json").write_text('{"model_type": "other", "limit": [0.5, 2]}')
+    tensors.save_file({"w": torch.ones(2, 2)}, path / "model.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("to", ["hf", "native", "torch-dist", "safetensors"])
+def test_weights_beside_those_that_are_read(folder, tmp_path, to):
+    others = {"adapter_model.safetensors", "adapter_config.json", "pytorch_model.bin"}
+    others |= {"model.fp16.safetensors", "model.fp16.safetensors.index.json"}
+    plain = libdcp.reshard(folder, tmp_path / "plain", to=to).n_objects_left
+    for name in others:
+        (folder / name).write_bytes(b"{}")
+    (folder / "training_args.bin").write_bytes(b"of no model")
+    made = libdcp.reshard(folder, tmp_path / "made", to=to)
+    assert made.n_objects_left == plain + len(others)
+    told = subprocess.run(
+        [BIN / "dcp-reshard", folder, tmp_path / "made", "--to", to, "--force"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = (x for x in told.stdout.splitlines() if x.startswith("left out"))
+    assert "adapter_model.safetensors" in line and "training_args" not in line
+    if to == "hf":
+        assert {p.name for p in (tmp_path / "made").iterdir()} == {
+            "config.json",
+            "model.safetensors",
+        }
+
+
+@pytest.mark.parametrize("is_of_trainer", [False, True])
+def test_a_config_that_is_no_json(folder, tmp_path, is_of_trainer):
+    torch, config = peer("torch"), folder / "config.json"
+    if is_of_trainer:
+        optim = torch.optim.SGD([torch.ones(2, 2, requires_grad=True)])
+        torch.save(optim.state_dict(), folder / "optimizer.pt")
+    whole = config.read_text()
+    for text in (whole[:20], ""):
+        config.write_text(text)
+        with pytest.raises(libdcp.CorruptError, match=r"config\.json"):
+            libdcp.open(folder)
+        with pytest.raises(libdcp.CorruptError, match=r"config\.json"):
+            libdcp.reshard(folder, tmp_path / "made")
+    for text in ("{}", "[1]", whole.replace("2]", "Infinity]")):
+        config.write_text(text)
+        assert list(libdcp.open(folder)) == ["w"]
 
 
 def test_diff(run, tmp_path):

@@ -160,6 +160,37 @@ def test_what_differs_after_the_first_save(tmp_path):
     assert more == [{1.0}, 1] and rest == [{1.0}, 2]
 
 
+class Trusts(torch.optim.SGD):
+    """Keeps something small, which only later differs."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p].setdefault("trust", torch.zeros(4))
+
+
+def small_state(path):
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    optim = Trusts(net.parameters(), lr=0.1)
+    told = []
+    for step in (1, 2, 3):
+        net(torch.ones(1, 2)).sum().backward()
+        optim.step()
+        if step == 3:
+            optim.state[net.module.bias]["trust"] += dist.get_rank()
+        act = functools.partial(libdcp.save, {"model": net, "optim": optim}, path)
+        told.append(said(functools.partial(act, step=step))[0])
+    return told
+
+
+def test_state_of_an_optimizer_after_the_first_save(tmp_path):
+    """What is small of it is compared each time."""
+    for *first, last in run_ranks(2, small_state, str(tmp_path)):
+        assert first == [None, None]
+        assert last.startswith("MismatchError: tensor 'optimizer.trust.bias' is not the")
+
+
 def shared_statistics(path):
     """One BatchNorm stands in two places of the model."""
     norm = torch.nn.BatchNorm1d(2)
@@ -238,6 +269,27 @@ def objects_of_other_ranks(path):
 
 def test_objects_that_rank_0_has_nothing_of(tmp_path):
     run_ranks(3, objects_of_other_ranks, str(tmp_path / "run"))
+
+
+def late_average(path):
+    """An average makes its DTensors in its first update."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, net = init_device_mesh("cpu", (2,)), torch.nn.Linear(2, 2)
+    average = Holds(distribute_tensor(torch.ones(4, 2), mesh))
+    libdcp.save({"model": net, "average": average}, path, step=1)
+    libdcp.load({"model": net, "average": average}, path)
+    into = torch.nn.Linear(2, 2)
+    before = into.weight.clone()
+    why, _ = said(lambda: libdcp.load({"model": into, "average": Holds({})}, path))
+    return why.partition(", and")[0], torch.equal(into.weight, before)
+
+
+def test_dtensors_that_an_object_has_not_yet(tmp_path):
+    """They are refused before anything is written to."""
+    told = run_ranks(2, late_average, str(tmp_path))
+    assert told == [("MismatchError: 'average.t' of the step is a DTensor", True)] * 2
 
 
 def not_of_the_group(path):

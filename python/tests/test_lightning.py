@@ -50,3 +50,14 @@ def test_arguments(tmp_path):
     files.save_checkpoint({"w": torch.ones(2)}, tmp_path / "it")
     with pytest.warns(RuntimeWarning, match="map_location='meta' does nothing"):
         assert files.load_checkpoint(tmp_path / "it", "meta")["w"].device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["FSDPStrategy", "ModelParallelStrategy"])
+def test_strategies_that_load_files_alone(tmp_path, name):
+    full = {"FSDPStrategy": {}, "ModelParallelStrategy": {}}
+    full["ModelParallelStrategy"]["save_distributed_checkpoint"] = False
+    strategy = getattr(lightning.pytorch.strategies, name)(**full[name])
+    strategy.checkpoint_io = libdcp.lightning.CheckpointIO()
+    with pytest.raises(libdcp.UnsupportedError, match=f"{name} loads full checkpoints"):
+        strategy.save_checkpoint({"global_step": 1}, tmp_path / "it.ckpt")
+    assert not (tmp_path / "it.ckpt").exists()

@@ -207,3 +207,124 @@ def test_stages_that_one_rank_loads(tmp_path, rates):
             libdcp.load(into, tmp_path)
     assert into["optim"].param_groups[0]["lr"] == 0.1
     assert [s["n"] for s in into["optim"].state.values()] == [1] * 4
+
+
+class Late(Counts):
+    """Keeps another number, from the second update on."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for state in self.state.values():
+            if state["n"] > 1:
+                state["late"] = 3 * state["n"]
+
+
+def called(*names):
+    return torch.nn.ParameterDict({n: torch.nn.Parameter(torch.ones(2)) for n in names})
+
+
+def test_weights_that_end_as_values_of_ranks(tmp_path):
+    """As `recall@1`: it is no value that rank 1 has of `recall`."""
+
+    def made():
+        net = called("recall@1", "recall@5")
+        return net, [Late([p], lr=0.1) for p in net.values()]
+
+    net, optims = made()
+    update(net, optims)
+    state = {"model": net, "by@1": optims[0], "by@5": optims[1]}
+    libdcp.save(state, tmp_path, step=1)
+    net, into = made()
+    libdcp.load({"model": net, "by@1": into[0], "by@5": into[1]}, tmp_path)
+    assert str(told(into)) == str(told(optims))
+    assert into[0].state[net["recall@1"]]["late"] == 9
+
+
+def of_ranks(path, *names):
+    """Numbers of rank 1 are others."""
+    import torch.distributed as dist
+
+    def made(n):
+        net = called(*names)
+        optim = Late(net.values(), lr=0.1)
+        for p in list(net.values())[:1]:
+            optim.state[p]["n"] = n
+        return net, optim
+
+    net, optim = made(5 + dist.get_rank())
+    try:
+        libdcp.save({"model": net, "optim": optim}, path, step=1)
+    except libdcp.UsageError as why:
+        return str(why)
+    net, optim = made(0)
+    libdcp.load({"model": net, "optim": optim}, path)
+    return optim.state[net[names[0]]]["n"]
+
+
+def test_values_of_ranks_of_weights_with_an_at(tmp_path):
+    assert run_ranks(2, of_ranks, tmp_path / "a", "a@1", "b") == [5, 6]
+    why = (
+        "'optimizer.n.a@1' is no name for a value: steps have so what rank 1 has of "
+        "'optimizer.n.a'"
+    )
+    assert run_ranks(2, of_ranks, tmp_path / "b", "a", "a@1") == [why, why]
+
+
+@pytest.mark.parametrize("gone", ("enc", "optimizer"))
+def test_a_part_that_is_gone(tmp_path, gone):
+    """Its `0.weight` is no weight called `weight`, and it is no state of one."""
+
+    def made(*parts):
+        net = torch.nn.Module()
+        for name in parts:
+            net.add_module(name, torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False)))
+        net.weight = torch.nn.Parameter(torch.ones(2, 2))
+        return net, [Late(net.parameters(), lr=0.1)]
+
+    net, optims = made(gone)
+    update(net, optims)
+    libdcp.save({"model": net, "optim": optims[0]}, tmp_path, step=1)
+    net, into = made()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        libdcp.load({"model": net, "optim": into[0]}, tmp_path)
+    assert "has 1 weight that the model has not" in str(heard[0].message)
+    assert sorted(into[0].state[net.weight]) == ["late", "mean", "n"]
+
+
+class Fused(torch.nn.Module):
+    """Its state dict calls the weights of a part its own, as those of torchtune do."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        self.register_state_dict_post_hook(self.shorten)
+        self.register_load_state_dict_pre_hook(self.lengthen)
+
+    @staticmethod
+    def shorten(_, state, prefix, *_rest):
+        for name in ("weight", "bias"):
+            state[prefix + name] = state.pop(f"{prefix}part.{name}")
+
+    @staticmethod
+    def lengthen(_, state, prefix, *_rest):
+        for name in ("weight", "bias"):
+            state[f"{prefix}part.{name}"] = state.pop(prefix + name)
+
+
+def test_names_that_hooks_make(tmp_path):
+    def made():
+        net = torch.nn.Sequential(Fused())
+        return net, [Late(net.parameters(), lr=0.1)]
+
+    net, optims = made()
+    update(net, optims)
+    libdcp.save({"model": net, "optim": optims[0]}, tmp_path, step=1)
+    with libdcp.open(tmp_path) as ckpt:
+        assert list(ckpt.state_dict()) == list(net.state_dict())
+    first = net.state_dict()
+    net, into = made()
+    libdcp.load({"model": net, "optim": into[0]}, tmp_path)
+    assert str(net.state_dict()) == str(first) and str(told(into)) == str(told(optims))
+    with pytest.raises(libdcp.UnsupportedError, match="'model', a wrapped model, has na"):
+        libdcp.save({"model": torch.compile(net, backend="eager")}, tmp_path, step=2)

@@ -69,7 +69,7 @@ state = {
     "columns": np.arange(12).reshape(3, 4).T,
     "big": np.arange(5, dtype=">i4"),
     "mask": np.array([True, False]),
-    "none": np.zeros((0, 3)),
+    "none": np.zeros((0, 3), ">f4"),
     "random": np.random.RandomState(1).get_state(),
     "step": 3,
 }
@@ -86,7 +86,7 @@ state = {
     "columns": np.zeros((4, 3), int),
     "big": np.zeros(5, ">i4"),
     "mask": np.zeros(2, bool),
-    "none": np.zeros((0, 3)),
+    "none": np.zeros((0, 3), ">f4"),
     "random": None,
     "step": 0,
 }

@@ -60,6 +60,33 @@ def test_settings_of_any_kind(tmp_path):
     assert torch.equal(group["scale"], mine["scale"])
 
 
+def test_kinds_of_settings(tmp_path):
+    """Tensors, tuples, arrays and numbers of NumPy are what they were, also where the
+    new optimizer has nothing in their place.
+    """
+    numpy = pytest.importorskip("numpy")
+    net = torch.nn.Linear(2, 2)
+    betas = (torch.tensor(0.9), torch.tensor(0.99))
+    optim = torch.optim.AdamW(net.parameters(), lr=torch.tensor(0.5), betas=betas)
+    mine = {
+        "d": torch.tensor([1e-6], dtype=torch.float64),
+        "none": torch.zeros(0, 3, dtype=torch.int32),
+        "pair": (1, (2, [3, (4,)])),
+        "row": numpy.arange(3, dtype=numpy.int16),
+        "n": numpy.float64(0.1),
+        "k": numpy.int32(3),
+    }
+    optim.param_groups[0].update(mine)
+    torch.optim.lr_scheduler.LambdaLR(optim, lambda _: 1.0)
+    libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
+    other = torch.optim.AdamW(net.parameters())
+    libdcp.load({"model": net, "optim": other}, tmp_path)
+    ours, theirs = other.param_groups[0], optim.param_groups[0]
+    assert repr([*sorted(ours.items())]) == repr([*sorted(theirs.items())])
+    assert type(ours["n"]) is numpy.float64 and ours["d"].dtype is torch.float64
+    assert ours["none"].shape == (0, 3) and ours["row"].dtype == numpy.int16
+
+
 def test_state_of_an_optimizer_that_cannot_be_saved(tmp_path):
     net = torch.nn.Linear(2, 2)
     optim = torch.optim.LBFGS(net.parameters())
@@ -82,11 +109,11 @@ def test_optimizers_that_cannot_be_told_apart(tmp_path):
     assert others.param_groups[0]["lr"] == 1
 
 
-def trained(make):
+def trained(make, dtype=torch.float32):
     """A model and its optimizer after an update."""
-    net = torch.nn.Linear(2, 2)
+    net = torch.nn.Linear(2, 2, dtype=dtype)
     optim = make(net.parameters())
-    net(torch.ones(1, 2)).sum().backward()
+    net(torch.ones(1, 2, dtype=dtype)).sum().backward()
     optim.step()
     return {"model": net, "optim": optim}
 
@@ -218,6 +245,7 @@ def test_dtypes_of_their_own(tmp_path):
         "count": torch.tensor(1 << 40),
         "mask": torch.tensor([True, False]),
         "note": (1, {2: "two"}),
+        7: torch.ones(1),
     }
     state["optim"].state[state["model"].weight] = dict(kept)
     libdcp.save(state, tmp_path, step=1)
@@ -332,6 +360,11 @@ def test_one_of_several_models(tmp_path):
     weights = libdcp.open(tmp_path).state_dict()
     net.load_state_dict({n[5:]: w for n, w in weights.items() if n.startswith("disc.")})
     assert torch.equal(net.weight, nets["disc"].weight)
+    torch.save({"disc": net.state_dict(), "epoch": 3}, tmp_path / "other.pt")
+    libdcp.reshard(tmp_path / "other.pt", tmp_path / "other", to="torch-dist")
+    with pytest.raises(libdcp.MismatchError, match=r"begin with 'disc\.'") as why:
+        libdcp.load({"disc": net}, tmp_path / "other")
+    assert "without it" in why.value.hint
 
 
 def own_parts():
@@ -416,175 +449,93 @@ def test_a_load_that_fails_changes_nothing(tmp_path, make):
     assert not state["optim"].state and torch.equal(net.weight, before)
 
 
-def trained_by(make, *nets):
-    """The optimizer of all of them, after two updates."""
-    optim = make([p for net in nets for p in net.parameters()])
+class Keeping(torch.optim.Optimizer):
+    """Keeps a number and, later, a tensor of each weight that has a gradient."""
+
+    def step(self, closure=None):
+        for param in self.param_groups[0]["params"]:
+            if param.grad is not None:
+                kept = self.state[param]
+                kept["n"] = kept.get("n", 0) + 1
+                if kept["n"] > 1:
+                    kept["sum"] = param.detach() + 1
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_two_optimizers_of_one_weight(tmp_path, order):
+    """Each has what it kept: that the other makes none of a load does not matter."""
+
+    def made():
+        net = torch.nn.Embedding(9, 4, sparse=True)
+        a = Keeping(net.parameters(), {"lr": 0.1})
+        both = {"a": a, "b": torch.optim.SparseAdam(net.parameters())}
+        return {"model": net, **{key: both[key] for key in order}}
+
+    state, into = made(), made()
+    state["model"](torch.tensor([1, 2])).sum().backward()
     for _ in range(2):
-        optim.zero_grad()
-        for net in nets:
-            net(torch.randn(3, net[0].in_features)).square().sum().backward()
+        state["a"].step()
+    libdcp.save(state, tmp_path, step=1)
+    libdcp.load(into, tmp_path)
+    for key in order:
+        ours, theirs = into[key].state_dict(), state[key].state_dict()
+        assert str(ours) == str(theirs)
+    into["model"](torch.tensor([1, 2])).sum().backward()
+    into["b"].step()
+
+
+def test_one_of_several_with_weights_without_updates(tmp_path):
+    """The count of the others has the name of one of several."""
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+    net[1].bias.requires_grad_(False)
+    optims = {str(i): torch.optim.AdamW(net[i].parameters()) for i in (0, 1)}
+    net(torch.ones(1, 2)).sum().backward()
+    for optim in optims.values():
         optim.step()
-    return optim
+    libdcp.save({"net": net, **optims}, tmp_path, step=1)
+    other = torch.optim.AdamW(net[1].parameters())
+    libdcp.load({"net": net, "1": other}, tmp_path)
+    assert str(other.state_dict()) == str(optims["1"].state_dict())
 
 
-def perceptron(*sizes):
-    pairs = zip(sizes, sizes[1:], strict=False)
-    return torch.nn.Sequential(*(torch.nn.Linear(*pair) for pair in pairs))
+@pytest.mark.parametrize(
+    "way",
+    ["torch", "torch-dist", "safetensors", "deepspeed", "universal", "torch-dist torch"],
+)
+def test_what_an_optimizer_calls_its_master(tmp_path, way):
+    """It may be older than the weight, which is what an export gives."""
+    state = trained(torch.optim.SGD, torch.bfloat16)
+    net, optim = state["model"], state["optim"]
+    for weight in net.parameters():
+        optim.state[weight]["master"] = torch.zeros(weight.shape)
+    libdcp.save(state, tmp_path / "run", step=1)
+    source = tmp_path / "run"
+    for to in way.split():
+        libdcp.reshard(source, tmp_path / to, to=to)
+        source = tmp_path / to
+    ckpt = libdcp.open(source)
+    masters = [t for t in ckpt.values() if t.role == "master"]
+    assert {t.param for t in ckpt.values() if t.role == "optim"} == {"weight", "bias"}
+    assert all(torch.equal(t.torch(), net.get_parameter(t.param)) for t in masters)
+    if way == "torch-dist":
+        assert "optim.state.weight.master" in ckpt
+    libdcp.export(source, tmp_path / "e.pt", dtype="fp32")
+    exported = torch.load(tmp_path / "e.pt")
+    (weight,) = (t for name, t in exported.items() if name.endswith("weight"))
+    assert torch.equal(weight, net.weight.float())
 
 
-def in_order(value):
-    """As text, whatever the order of keys is, and whether they are numbers."""
-    if isinstance(value, dict):
-        return sorted((str(key), in_order(own)) for key, own in value.items())
-    return str(value)
-
-
-def converted(tmp_path, state, **options):
-    """The state as stock PyTorch reads it, by way of a file of torch.save."""
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-    torch.save(state, tmp_path / "from.pt")
-    made = tmp_path / "made"
-    libdcp.reshard(tmp_path / "from.pt", made, to="torch-dist", force=True, **options)
-    dcp_to_torch_save(made, tmp_path / "stock.pt")
-    libdcp.reshard(made, tmp_path / "back.pt", to="torch", force=True)
-    stock = torch.load(tmp_path / "stock.pt", weights_only=False)
-    back = torch.load(tmp_path / "back.pt")
-    for key in "optG", "optD", "opt", "optim":
-        assert in_order(back.get(key)) == in_order(stock.get(key))
-    return stock
-
-
-@pytest.mark.parametrize("named", ["G", "D"])
-def test_several_optimizers_of_a_file(tmp_path, named):
-    """Where one has names each still has its own state and settings."""
-    nets = {"G": perceptron(4, 8, 3), "D": perceptron(3, 8, 1)}
-    optims = {
-        "G": trained_by(
-            lambda p: torch.optim.Adam(p, 2e-4, betas=(0.5, 0.999)), nets["G"]
-        ),
-        "D": trained_by(lambda p: torch.optim.Adam(p, 4e-4, betas=(0.0, 0.9)), nets["D"]),
-    }
-    state = {key: net.state_dict() for key, net in nets.items()}
-    if named == "D":  # what fits two models gets no names
-        state["G_ema"] = {key: value + 1 for key, value in state["G"].items()}
-    state |= {"opt" + key: optim.state_dict() for key, optim in optims.items()}
-    stock = converted(tmp_path, state)
-    for key, net in nets.items():
-        names = [f"{key}.{name}" for name, _ in net.named_parameters()]
-        ids = names if key == named else range(len(names))
-        theirs, (group,) = state["opt" + key], stock["opt" + key]["param_groups"]
-        assert group == theirs["param_groups"][0] | {"params": list(ids)}
-        assert set(stock["opt" + key]["state"]) == {str(i) for i in ids}
-        for i, own in zip(ids, theirs["state"].values(), strict=True):
-            assert str(stock["opt" + key]["state"][str(i)]) == str(own)
-    with libdcp.open(tmp_path / "made") as ckpt:
-        (group,) = ckpt.objects["optimizer"]["param_groups"]
-    assert group["lr"] == optims[named].param_groups[0]["lr"]
-    with pytest.raises(libdcp.MismatchError, match="of a second optimizer"):
-        converted(tmp_path, state, spelling="nested")
-
-
-def whose(tmp_path, state, name="made"):
-    """The weight that each first moment was given to, by its number in opt.state."""
-    kept = [moments["exp_avg"] for moments in state["opt"]["state"].values()]
-    with libdcp.open(tmp_path / name) as ckpt:
-        moments = [t for t in ckpt.tensors.values() if t.name.endswith(".exp_avg")]
-        return [
-            next(t.param for t in moments if torch.equal(t.torch(), own)) for own in kept
-        ]
-
-
-def test_models_of_one_optimizer(tmp_path):
-    """Nothing tells the order of two models that are alike: no weight is guessed."""
-    alike = {"q1": perceptron(4, 8, 1), "q2": perceptron(4, 8, 1)}
-    optim = trained_by(torch.optim.Adam, alike["q2"], alike["q1"])
-    for more in {}, {"log_alpha": torch.zeros(1, 1)}:
-        state = {key: net.state_dict() for key, net in alike.items()} | more
-        stock = converted(tmp_path, state | {"opt": optim.state_dict()})
-        assert in_order(stock["opt"]) == in_order(optim.state_dict())
-    with pytest.raises(libdcp.MismatchError, match="a number that matches several"):
-        converted(tmp_path, state | {"opt": optim.state_dict()}, spelling="nested")
-    nets = {"encoder": perceptron(4, 4, 4), "decoder": perceptron(4, 4, 2)}
-    optim = trained_by(torch.optim.Adam, nets["decoder"], nets["encoder"])
-    state = {key: net.state_dict() for key, net in nets.items()}
-    state["opt"] = optim.state_dict()
-    converted(tmp_path, state)
-    assert whose(tmp_path, state) == [
-        f"{key}.{name}"
-        for key in ("decoder", "encoder")
-        for name, _ in nets[key].named_parameters()
-    ]
-
-
-@pytest.mark.parametrize("begin", ["module.", "_orig_mod.", ""])
-def test_names_count_whatever_they_begin_with(tmp_path, begin):
-    """Those that the optimizer has, also where the weights stand in another order."""
-    net = torch.nn.ModuleDict({k: torch.nn.Linear(4, 4, bias=False) for k in "qk"})
-    wrapped = net if begin else torch.nn.ModuleDict({"module": net})
-    optim = torch.optim.AdamW(wrapped.named_parameters())
-    (net["q"](torch.ones(4)).sum() + net["k"](torch.ones(4)).square().sum()).backward()
-    optim.step()
-    model = {begin + key: value for key, value in sorted(net.state_dict().items())}
-    state = {"model": model, "opt": optim.state_dict()}
-    converted(tmp_path, state, spelling="nested")
-    assert whose(tmp_path, state) == [begin + "q.weight", begin + "k.weight"]
-    state["model"] = {f"{n}.{key}": value for n in "ab" for key, value in model.items()}
-    converted(tmp_path, state)
-    assert whose(tmp_path, state) == ["opt.state.0.exp_avg", "opt.state.1.exp_avg"]
-
-
-def test_shapes_of_factored_moments(tmp_path):
-    """Rows and columns tell a weight's shape together, and none of them alone."""
-    model = {"head.bias": torch.ones(11), "norm.weight": torch.ones(6)}
-    model["head.weight"] = torch.ones(11, 6)
-    own = {"step": 2, "exp_avg_sq_row": torch.ones(11), "exp_avg_sq_col": torch.ones(6)}
-    opt = {"state": {0: own}, "param_groups": [{"lr": 0.1, "params": [0]}]}
-    stock = converted(tmp_path, {"model": model, "opt": opt})
-    assert list(stock["opt"]["state"]) == ["head.weight"]
-    model["embed.weight"] = torch.ones(11, 6)
-    stock = converted(tmp_path, {"model": model, "opt": opt})
-    assert list(stock["opt"]["state"]) == ["0"]
-    del own["exp_avg_sq_col"]
-    stock = converted(tmp_path, {"model": model, "opt": opt})
-    assert list(stock["opt"]["state"]) == ["0"]
-
-
-@pytest.mark.parametrize("kind", ["Adafactor", "Muon", "Rprop"])
-def test_files_are_spelled_with_names(tmp_path, kind):
-    """Settings that are tuples are tuples again, and what stock PyTorch asks for is
-    there."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint import state_dict as stock
-
-    make = getattr(torch.optim, kind)
-    net = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False))
-    optim = trained_by(make, net)
-    converted(
-        tmp_path,
-        {"model": net.state_dict(), "optim": optim.state_dict()},
-        spelling="nested",
-    )
-    net.zero_grad()
-    other = make(net.parameters())
-    state = {"optim": stock.get_optimizer_state_dict(net, other)}
-    dcp.load(state, checkpoint_id=tmp_path / "made", no_dist=True)
-    stock.set_optimizer_state_dict(net, other, state["optim"])
-    assert str(other.state_dict()) == str(optim.state_dict())
-
-
-def test_files_whose_numbers_are_no_weights(tmp_path):
-    """L-BFGS keeps one state for all weights, which no weight's name can stand for."""
-    net = perceptron(4, 2)
-    optim = torch.optim.LBFGS(net.parameters(), max_iter=2)
-
-    def closure():
-        optim.zero_grad()
-        loss = net(torch.ones(4)).square().sum()
-        loss.backward()
-        return loss
-
-    optim.step(closure)
-    state = {"model": net.state_dict(), "optim": optim.state_dict()}
-    with pytest.raises(libdcp.MismatchError, match="a number that matches several"):
-        converted(tmp_path, state, spelling="nested")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_masters_of_a_step_are_not_kept(tmp_path, dtype):
+    """AdamW would carry them along as they are."""
+    first, second = (trained(torch.optim.AdamW, dtype) for _ in range(2))
+    libdcp.save(first, tmp_path / "run", step=1)
+    libdcp.reshard(tmp_path / "run", tmp_path / "ds", to="deepspeed")
+    libdcp.reshard(tmp_path / "ds", tmp_path / "other" / "step-00000001")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        libdcp.load(second, tmp_path / "other")
+    is_less = dtype is torch.bfloat16  # than the masters
+    assert any("fp32 masters" in str(w.message) for w in told) == is_less
+    for kept in second["optim"].state.values():
+        assert set(kept) == {"step", "exp_avg", "exp_avg_sq"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 
 import pytest
 from conftest import DATA, expected, peer, sha256
@@ -279,3 +280,31 @@ def test_files_that_peers_write(tmp_path):
                     part.contiguous().view(torch.uint8),
                     tensor[2:5, 1:3].contiguous().view(torch.uint8),
                 )
+
+
+@pytest.mark.parametrize("as_number", [False, True])
+def test_ranks_of_two_saves(tmp_path, as_number):
+    """Files of FSDP: all ranks update a weight as often."""
+    torch = peer("torch")
+    folder = tmp_path / "three"
+    shutil.copytree(DATA / "fsdp" / "three", folder)
+
+    def set_steps(rank, change):
+        path = folder / f"optim_world_size_3_rank_{rank}.pt"
+        state = torch.load(path, weights_only=False)
+        for kept in state["state"].values():
+            step = kept["step"] + change
+            kept["step"] = int(step) if as_number else step
+        torch.save(state, path)
+
+    for rank in range(3):
+        set_steps(rank, 0)
+    before = libdcp.open(folder).objects["optimizer"]["step"]
+    for rank in range(3):
+        set_steps(rank, 1)
+        if rank < 2:
+            with pytest.raises(libdcp.CorruptError, match="they are of two saves"):
+                libdcp.open(folder)
+            with pytest.raises(libdcp.CorruptError, match=r"optim_world_size_3_rank_."):
+                libdcp.reshard(folder, tmp_path / "made")
+    assert libdcp.open(folder).objects["optimizer"]["step"] == before + 1

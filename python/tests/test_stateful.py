@@ -409,3 +409,86 @@ def test_a_pickle_of_another_rank(tmp_path):
     now = [{"a": 1}, {"a": Pair}]
     for why, is_kept in run_ranks(2, by_rank, tmp_path, now, {"a": None}):
         assert "could run any program" in why and is_kept
+
+
+class Keeps(torch.nn.Module):
+    """Keeps something beside tensors."""
+
+    def __init__(self, extra):
+        super().__init__()
+        self.extra = extra
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, extra):
+        self.extra = extra
+
+
+def with_loss(*parts):
+    """A part of the model is called as an object of the state is."""
+    net = torch.nn.Module()
+    net.body, net.loss = torch.nn.Linear(2, 2), torch.nn.Module()
+    for name, part in parts:
+        net.loss.add_module(name, part)
+    return net
+
+
+def refused(state, path, why, match):
+    before = state["model"].body.weight.clone()
+    with pytest.raises(why, match=match):
+        libdcp.load(state, path)
+    assert torch.equal(state["model"].body.weight, before)
+
+
+def test_an_object_called_as_a_part_of_the_model(tmp_path):
+    """What the step lacks of the model, or has otherwise, is not left to the object."""
+
+    def made(*parts, n):
+        return {"model": with_loss(*parts), "loss": Holder({"n": n})}
+
+    norm, wider = (torch.nn.BatchNorm1d(n, affine=False) for n in (2, 3))
+    libdcp.save(made(("norm", norm), n=3), tmp_path, step=1)
+    into = made(("norm", norm), n=0)
+    libdcp.load(into, tmp_path)
+    assert into["loss"].held == {"n": 3}
+    refused(made(("norm", wider), n=0), tmp_path, libdcp.Error, r"'loss\.norm\.running_")
+    more = (("norm", norm), ("new", torch.nn.Linear(2, 2)))
+    refused(made(*more, n=0), tmp_path, libdcp.Error, r"'loss\.new\.")
+
+
+def test_an_object_that_only_the_model_is_called_as(tmp_path):
+    libdcp.save({"model": with_loss(("own", torch.nn.Linear(2, 2)))}, tmp_path, step=1)
+    for now in ({"n": 0}, {"w": torch.zeros(2)}):
+        into = {"model": with_loss(), "loss": Holder(now)}
+        refused(into, tmp_path, libdcp.NotFoundError, "no state of 'loss'")
+
+
+@pytest.mark.filterwarnings("ignore:.*wants trust_pickles")
+def test_a_pickle_of_the_model_that_is_not_loaded(tmp_path):
+    state = {"model": with_loss(("own", Keeps(Pair))), "loss": Holder({"n": 3})}
+    libdcp.save(state, tmp_path, step=1)
+    into = {"model": with_loss(), "loss": Holder({})}
+    libdcp.load(into, tmp_path)
+    assert into["loss"].held == {"n": 3}
+
+
+def test_values_that_the_step_lacks_of_an_object(tmp_path):
+    """They are refused before anything is written to, where no tree says what it has."""
+
+    class Local(list):
+        pass
+
+    def made(**held):
+        return {"model": with_loss(), "x": Holder({"l": Local([torch.ones(2)]), **held})}
+
+    libdcp.save(made(), tmp_path, step=1)
+    refused(made(n=1), tmp_path, libdcp.NotFoundError, r"no value 'x\.n'")
+
+
+@pytest.mark.filterwarnings("ignore:.*wants trust_pickles")
+def test_a_pickle_that_the_object_has_not_yet(tmp_path):
+    held = {"w": torch.ones(2), "kind": Pair}
+    libdcp.save({"model": with_loss(), "x": Holder(held)}, tmp_path, step=1)
+    into = {"model": with_loss(), "x": Holder({})}
+    refused(into, tmp_path, libdcp.UnsupportedError, r"'x\.kind' is a pickle")

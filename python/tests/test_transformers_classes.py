@@ -129,6 +129,54 @@ def test_weights_are_there_before_the_optimizer(tmp_path):
     assert all(torch.equal(*pair) for pair in resumed.optimizer.optimizer.copies)
 
 
+class Slow:
+    """An optimizer around another, with weights of its own, as Lookahead has them."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.n = optimizer, 0
+        self.param_groups, self.defaults = optimizer.param_groups, optimizer.defaults
+        self.slow = [p.detach().clone() for p in self.param_groups[0]["params"]]
+
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+        self.n += 1
+        for slow, param in zip(self.slow, self.param_groups[0]["params"]):
+            slow.lerp_(param.detach(), 0.5)
+
+    def zero_grad(self, **how):
+        self.optimizer.zero_grad(**how)
+
+    def state_dict(self):
+        return {"n": self.n, "slow": self.slow, "inner": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state):
+        self.n, self.slow = state["n"], [slow.clone() for slow in state["slow"]]
+        self.optimizer.load_state_dict(state["inner"])
+
+
+def test_an_optimizer_around_another(tmp_path):
+    """All of it is saved, as the Trainer does, not the one within alone."""
+
+    class Wrapped(transformers.Trainer):
+        def create_optimizer(self, *_args, **_how):
+            if self.optimizer is None:
+                self.optimizer = Slow(torch.optim.AdamW(self.model.parameters(), 1e-2))
+            return self.optimizer
+
+        def create_scheduler(self, num_training_steps, optimizer=None):
+            inner = self.optimizer.optimizer
+            self.lr_scheduler = torch.optim.lr_scheduler.StepLR(inner, 2)
+            return self.lr_scheduler
+
+    first = trainer_of(tmp_path, Wrapped)
+    first.train()
+    resumed = trainer_of(tmp_path, Wrapped)
+    resumed.create_optimizer_and_scheduler(2)
+    resumed._load_optimizer_and_scheduler(str(tmp_path / "checkpoint-2"))
+    assert resumed.optimizer.n == 2
+    assert str(resumed.optimizer.state_dict()) == str(first.optimizer.state_dict())
+
+
 def test_weights_of_a_class_that_loads_its_own(tmp_path):
     """They are not loaded over; the optimizer goes on."""
 

@@ -113,8 +113,8 @@ static int master_of(const struct choice *choice, size_t t)
     return fits ? master : -1;
 }
 
-/* What a weight is made of: itself, or its master, which is more than the weight. Of the
- * weight's own dtype both give the same. */
+/* What a weight is made of: itself, or its master, where that is more than the weight. Of
+ * the weight's own dtype both give the same. */
 static size_t made_of(const struct choice *choice, size_t t)
 {
     const struct dcp_reshard_options *options = choice->options;
@@ -124,18 +124,42 @@ static size_t made_of(const struct choice *choice, size_t t)
                    (options->dtype >= 0 ? options->dtype != (int)weight->dtype
                                         : choice->from_masters));
     int master = wanted ? master_of(choice, t) : -1;
+    bool more = master >= 0 && dcp_dtype_size(choice->src->tensors[master].dtype) >
+                                   dcp_dtype_size(weight->dtype);
 
-    return master >= 0 ? (size_t)master : t;
+    return more || (master >= 0 && options->weights == DCP_WEIGHTS_MASTER)
+               ? (size_t)master
+               : t;
 }
 
 /* -- one tensor ---------------------------------------------------------------------- */
 
-/* What a tensor of a target is called. Where there is only the model, it is called what
- * the model calls it: the container it was saved in means nothing any more. */
+/* Whether its name, "optimizer.master.<param>" or "P.state.<param>.master", says to who
+ * reads the target that it is a master, which it is not: an optimizer may call so what is
+ * older than the weight, or something else. */
+static bool passes_for_master(const struct choice *choice,
+                              const struct dcp_tensor *tensor)
+{
+    static const char ours[] = "optimizer.master.", key[] = ".master";
+    const char *name = tensor->name, *param = tensor->param;
+    size_t n = strlen(name), tail = strlen(param) + sizeof key - 1;
+
+    if (tensor->role != DCP_ROLE_OPTIM || choice->format->flags & DCP_FORMAT_ROLES)
+        return false;
+    return (dcp_str_starts(name, ours) && !strcmp(name + sizeof ours - 1, param)) ||
+           (n > tail && dcp_str_ends(name, key) &&
+            dcp_str_starts(name + n - tail, param));
+}
+
+/* What a tensor of a target is called; NULL: out of memory. Where there is only the
+ * model, it is called what the model calls it: the container it was saved in means
+ * nothing any more. */
 static const char *name_of(const struct choice *choice, const struct dcp_tensor *tensor)
 {
     bool alone = is_alone(choice) && !tensor->tied_to && !dcp_role_is_optim(tensor->role);
 
+    if (passes_for_master(choice, tensor))
+        return dcp_tensor_default_name(choice->target, tensor->role, tensor->param);
     return alone && dcp_catalog_find(choice->target, tensor->param) < 0 ? tensor->param
                                                                         : tensor->name;
 }
@@ -214,6 +238,8 @@ static int place(struct choice *choice, struct dcp_tensor tensor, size_t t,
         tensor.dtype = (enum dcp_dtype)options->dtype;
     tensor.has_fingerprint = false;
     tensor.name = name_of(choice, &tensor);
+    if (!tensor.name)
+        return dcp_error_memory(err, "a target");
     if (options->rename)
         DCP_TRY(dcp_rename_tensor(options->rename, choice->target, &tensor, err));
     if (dcp_catalog_find(choice->target, tensor.name) >= 0)

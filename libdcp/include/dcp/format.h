@@ -91,8 +91,9 @@ enum dcp_format_flags {
     DCP_FORMAT_ARCHIVES =
         2048,                /* objects may be archives of torch.save, kept as they are */
     DCP_FORMAT_FILES = 4096, /* files that lie beside the weights have a place in it */
-    DCP_FORMAT_STEPS = 8192  /* what a run is made of: steps, which may have parity and
+    DCP_FORMAT_STEPS = 8192, /* what a run is made of: steps, which may have parity and
                               * signatures; one format has it */
+    DCP_FORMAT_ROLES = 16384 /* says what tensors are, whatever their names tell */
 };
 
 /* Listens to the differences that `check` finds; piece NULL: it is in the file. */

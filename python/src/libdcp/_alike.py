@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ._array import host_copy
 from ._columns import digest_at
 from ._entries import NOT_DENSE, Entries
 
-MANY = 1024  # tensors of no model and no optimizer, of which not each save compares all
+MANY = 1024  # tensors of a kind, of which not each save compares all
 SMALL_BYTES = 1 << 12
 
 
@@ -24,14 +24,17 @@ class Replicas:
         self.must: dict[str, bytes] = {}
         self.should: dict[str, bytes] = {}
 
-    def mark(self, held: Entries, is_first: bool, of_objects: set[str]) -> None:
+    def mark(self, held: Entries, is_first: bool, of_objects: Collection[str]) -> None:
         """Look at all of them the first time, since that reads them, and in each save at
-        small ones of no model: counters are alike before the first step. Stages of a
-        pipeline may use a name for different weights.
+        small ones of no model that are no moments: counters are alike before the first
+        step. Stages of a pipeline may use a name for different weights.
         """
-        others = [i for i, role in enumerate(held.roles) if role == "other"]
-        few = others if len(others) <= MANY else []
-        for i in range(len(held)) if is_first else few:
+        few = [i for i, role in enumerate(held.roles) if role == "other"]
+        few = few if len(few) <= MANY else []
+        kept = [i for i, role in enumerate(held.roles) if role == "optim"]
+        if len(kept) > MANY:  # those of devices are copied, each by itself
+            kept = [i for i in kept if held.addresses[i] != NOT_DENSE]
+        for i in range(len(held)) if is_first else few + kept:
             name, box, at = held.names[i], held.boxes[i], held.addresses[i]
             if box.size != box.shape or at == 0:
                 continue

@@ -177,10 +177,22 @@ class Checkpoint(Mapping[str, Tensor]):
         self._check_open()
         return self._objects
 
-    def _buffers(self) -> list[str]:
-        """Names of buffers; without an object for each of many tensors."""
-        table, role = self._table, _abi.ROLES.index("buffer")
-        return [name for name, kind in zip(table.names, table.roles) if kind == role]
+    def _of_role(self, role: str) -> list[str]:
+        """Names of such tensors; without an object for each of many."""
+        table, wanted = self._table, _abi.ROLES.index(role)
+        return [name for name, kind in zip(table.names, table.roles) if kind == wanted]
+
+    def _weights(self) -> set[str]:
+        """Names of all weights and buffers, also of those with a moment alone."""
+        table, other = self._table, _abi.ROLES.index("other")
+        told = zip(table.params, table.names, table.roles)
+        return {param or name for param, name, role in told if role != other}
+
+    def _masters(self) -> dict[str, str]:
+        """Their names, and whose they are."""
+        table, role = self._table, _abi.ROLES.index("master")
+        held = zip(table.names, table.params, table.roles)
+        return {name: weight for name, weight, kind in held if kind == role}
 
     def _trained(self) -> set[str]:
         """Weights for which an optimizer keeps something besides a master."""

@@ -5,10 +5,10 @@ where it alone knows, by PyTorch's functions.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._errors import UnsupportedError, UsageError
+from ._errors import Error, UnsupportedError, UsageError
 from ._kinds import is_tensor
 from ._model import prefix_of
 from ._tensor import torch_dtype
@@ -51,8 +51,11 @@ class Plain:
         state = dict(optimizer.state)
         #: What groups have after an update: whether it is a tensor, say, is in no step.
         self.likes = [dict(group) for group in optimizer.param_groups]
+        made: dict[Any, Any] = {}
         if not is_save and any(param not in state for param in self._names):
-            state.update(_made_state(optimizer, self.likes))
+            made = _made_state(optimizer, self.likes)
+            state.update(made)
+        self.made = {self._names[p] for p in made}  # whose state an update has made
         self.state = {self._names[p]: dict(v) for p, v in state.items()}
         self.extra: dict[str, Any] = {}  # in its state dict beside state and groups
         self.groups = [
@@ -87,6 +90,10 @@ class Plain:
         """All weights by what the step calls them."""
         return {self.told_as(weight): weight for weight in self._params}
 
+    def has_place_of(self, weight: str, shape: tuple[int, ...]) -> bool:
+        """Whether it is known how something of that shape lies on the ranks."""
+        return _is_placed(self._params[weight], shape)
+
     def place_of(self, weight: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Any:
         """Memory for it; None: nobody knows how it lies on the ranks."""
         made = _place_like(self._params[weight], dtype, shape)
@@ -94,10 +101,11 @@ class Plain:
             self.state.setdefault(weight, {})[kind] = made
         return made
 
-    def take_values(self, loaded: Loaded) -> None:
+    def take_values(self, loaded: Loaded, keeps: Callable[[str], bool]) -> None:
         """Take what else the step has of these weights, and no tensors."""
         for weight, kind, value in _values_in(loaded, self.told_names, self.state):
-            self.state.setdefault(weight, {})[kind] = value
+            if keeps(kind):
+                self.state.setdefault(weight, {})[kind] = value
 
     def drop(self, weight: str) -> None:
         """Keep nothing for it, as before its first update."""
@@ -109,7 +117,7 @@ class Plain:
         for weight, values in self.state.items():
             self._optimizer.state[self._params[weight]] = values
         for group, ours in zip(self._optimizer.param_groups, self.groups):
-            group.update((k, v) for k, v in ours.items() if k != "params")
+            _set_group(group, ours)
             if group.get("capturable") or group.get("fused"):  # where counts lie
                 for param in group["params"]:
                     count = self._optimizer.state.get(param, {}).get("step")
@@ -133,8 +141,10 @@ class ByPyTorch:
             _refuse(key, optimizer, {})
         model, self._model = owners[0]
         prefix = prefix_of(model, models)
-        self._prefix, self._optimizer = prefix, optimizer
+        self._key, self._prefix, self._optimizer = key, prefix, optimizer
+        is_new = not optimizer.state
         with contextlib.ExitStack() as after:
+            after.enter_context(_asked(key, optimizer))
             # PyTorch makes an update of one that has no state and no gradients: none in
             # a save. FSDP1 may have gradients that could not be put back.
             if not optimizer.state and is_save:
@@ -142,8 +152,10 @@ class ByPyTorch:
                 after.enter_context(_with(optimizer, step=lambda *_args, **_how: None))
             elif not optimizer.state:
                 after.enter_context(unchanged(optimizer))
+                after.enter_context(_with(optimizer, step=_tried(optimizer.step)))
             self._dict = get_optimizer_state_dict(self._model, optimizer)
-        held = dict(optimizer.state_dict())
+        with _asked(key, optimizer):
+            held = dict(optimizer.state_dict())
         self.likes = [dict(group) for group in self._dict["param_groups"]]
         # Without what that update has written into them.
         for group, ours in zip(self._dict["param_groups"], held["param_groups"]):
@@ -161,6 +173,7 @@ class ByPyTorch:
             names.of_params[id(p)][0]: p for p in params if id(p) in names.of_params
         }
         self._dropped: list[str] = []
+        self.made = set(self.state) if is_new else set()
         self.groups = [
             {**group, "params": [prefix + name for name in group["params"]]}
             for group in self._dict["param_groups"]
@@ -192,21 +205,28 @@ class ByPyTorch:
         kept: dict[str, Any] = self.state[weight]
         return kept
 
+    def has_place_of(self, weight: str, shape: tuple[int, ...]) -> bool:
+        return weight in self.told_names and _is_placed(self._params[weight], shape)
+
     def place_of(self, weight: str, kind: str, dtype: str, shape: tuple[int, ...]) -> Any:
         made = _place_like(self._params[weight], dtype, shape)
         if made is not None:
             self._kept_of(weight)[kind] = made
         return made
 
-    def take_values(self, loaded: Loaded) -> None:
+    def take_values(self, loaded: Loaded, keeps: Callable[[str], bool]) -> None:
         for weight, kind, value in _values_in(loaded, self.told_names, self.state):
-            self._kept_of(weight)[kind] = value
+            if keeps(kind):
+                self._kept_of(weight)[kind] = value
 
     def drop(self, weight: str) -> None:
         self._dropped.append(weight)
 
     def put(self, loaded: Loaded) -> None:
-        from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            set_optimizer_state_dict,
+        )
 
         optimizer = self._optimizer
         is_all = len(self._dropped) == len(self.state)
@@ -223,9 +243,15 @@ class ByPyTorch:
                 f"the step has no state for '{weight}', and PyTorch wants some: zeros"
             )
         for group, ours in zip(self._dict["param_groups"], self.groups):
-            group.update((k, v) for k, v in ours.items() if k != "params")
-        with self._update_undone() as load, _with(optimizer, load_state_dict=load):
-            set_optimizer_state_dict(self._model, optimizer, self._dict)
+            _set_group(group, ours)
+        tried = {"step": _tried(optimizer.step)} if not optimizer.state else {}
+        options = StateDictOptions(strict=False)  # what a failed update did not make
+        with (
+            _asked(self._key, optimizer),
+            self._update_undone() as load,
+            _with(optimizer, load_state_dict=load, **tried),
+        ):
+            set_optimizer_state_dict(self._model, optimizer, self._dict, options=options)
         if is_all:
             for one in with_inner(optimizer):
                 one.state.clear()
@@ -252,12 +278,16 @@ class ByPyTorch:
             yield load_state_dict
 
     def _put_dtypes(self, loaded: Loaded) -> None:
-        """PyTorch rounds what it loads to the dtype of the weight."""
+        """PyTorch rounds what it loads to the dtype of the weight, and makes something
+        else of texts.
+        """
         rounded = set()
         for weight, values in self.state.items():
             held = self._optimizer.state.get(self._params.get(weight), {})
             for kind, value in values.items():
                 now = held.get(kind)
+                if kind in held and not is_tensor(value):
+                    held[kind] = value
                 if not is_tensor(value) or not is_tensor(now) or now.dtype == value.dtype:
                     continue
                 if now.shape == value.shape:
@@ -300,14 +330,26 @@ def kind_of(name: str, weights: Collection[str]) -> tuple[str, str]:
     return (kind, weight) if weight else first
 
 
+def _set_group(group: dict[str, Any], ours: Mapping[str, Any]) -> None:
+    """Let it have what ours has, and nothing else."""
+    for name in group.keys() - ours.keys():
+        del group[name]
+    group.update((k, v) for k, v in ours.items() if k != "params")
+
+
+def _is_placed(param: Any, shape: tuple[int, ...]) -> bool:
+    whole = not shape or shape == tuple(param.shape)
+    return whole or not hasattr(param, "_local_tensor")
+
+
 def _place_like(param: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     """Memory that lies on the ranks as the weight does, where it is like that."""
     import torch
 
+    if not _is_placed(param, shape):
+        return None  # nobody knows how it is cut: the library warns that it is left
     mine = getattr(param, "_local_tensor", None)
     alike = shape == tuple(param.shape)
-    if mine is not None and shape and not alike:
-        return None  # nobody knows how it is cut: the library warns that it is left
     made = torch.empty(
         mine.shape if mine is not None and alike else shape,
         dtype=torch_dtype(dtype),
@@ -355,6 +397,32 @@ def _zero(values: Iterable[Any], kept: set[int]) -> None:
             _zero((shard.tensor for shard in value.local_shards()), kept)
         elif is_tensor(value) and _place_of(value) not in kept:
             value.zero_()
+
+
+def _tried(step: Callable[[], Any]) -> Callable[..., None]:
+    """An update, of which nothing is heard where it fails at a rate of 0."""
+
+    def tried(*_args: Any, **_how: Any) -> None:
+        with contextlib.suppress(Exception):
+            step()
+
+    return tried
+
+
+@contextlib.contextmanager
+def _asked(key: str, optimizer: Any) -> Iterator[None]:
+    """Say whose state PyTorch, or the optimizer itself, cannot handle."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as why:
+        raise UnsupportedError(
+            f"PyTorch cannot handle the state of '{key}' ({type(optimizer).__name__}): "
+            f"{type(why).__name__}: {why}",
+            hint="an object with state_dict and load_state_dict that calls those of the "
+            "optimizer, and is none, is saved as it is",
+        ) from why
 
 
 @contextlib.contextmanager

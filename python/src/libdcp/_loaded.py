@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import NotFoundError
-from ._values import first_name, unpickled
+from ._values import unpickled
 
 if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
@@ -64,8 +64,8 @@ class Loaded:
 
     @property
     def names(self) -> set[str]:
-        """Of all values, whichever rank's."""
-        return {first_name(name) for name in self._objects}
+        """Of all values, those of single ranks among them."""
+        return set(self._objects)
 
     def all_of(self, name: str) -> list[Any]:
         """A value of each rank that has it: this rank's own first, where it has one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 from ._entries import Box
 from ._errors import MismatchError, NotFoundError
 from ._ranks import Ranks, on_all, on_first
-from ._stateful import TREE, classes_of
+from ._stateful import TREE, classes_of, leaves_of, no_place
 from ._values import SETTINGS, first_name, unpickled
 
 if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
     from ._state import State
 
-More = tuple[str, str, "tuple[int, ...]"]  # name, dtype and shape of a tensor
+Like = tuple[str, "tuple[int, ...]"]  # dtype and shape of a tensor
+More = tuple[str, str, "tuple[int, ...]"]  # and its name before
+_Wants = tuple["list[str]", "list[str]"]  # what a tree does: see `_wants_of`
 _WITHOUT = (
     "it was saved without optimizer, or keep_optimizer removed its state: load the model "
     "alone"
@@ -26,7 +28,11 @@ _WITHOUT = (
 
 
 def look(
-    made: State, ranks: Ranks, opened: Callable[[], Checkpoint], trust: bool
+    made: State,
+    ranks: Ranks,
+    opened: Callable[[], Checkpoint],
+    trust: bool,
+    allow_cast: bool,
 ) -> None:
     """See what the step has: refuse what cannot be loaded, and do not ask for what it
     lacks and has otherwise, as steps of dcp-train do.
@@ -34,12 +40,13 @@ def look(
     if not made.looks:
         return
     of_optimizers = [o.settings_names for o in made.optimizers]
-    asked = made.value_names, of_optimizers, made.asked, made.stateful
+    in_objects = made.values_in_objects
+    asked = made.value_names, of_optimizers, made.asked, made.stateful, in_objects
     all_asked = [
         list(dict.fromkeys(chain.from_iterable(of_ranks)))
         for of_ranks in zip(*ranks.gather(asked))
     ]
-    names, settings, asked_for, objects = all_asked
+    names, settings, asked_for, objects, in_objects = all_asked
 
     def first() -> _Found:
         try:
@@ -50,21 +57,28 @@ def look(
             lacked = _lacked_by(made, found, objects)
             _check_models(made, found)
             _check_settings(found, settings)
-            _check(found, set(names), asked_for, objects, trust)
+            _check_objects(made, found, objects, in_objects)
+            others = [*asked_for, *(name for _, name in in_objects)]
+            _check(found, set(names), others, objects, trust)
             _remark_on(made, found)
-            classes = {} if trust else _classes_in(found, objects)
-            rest = _of_optimizers(made, found) if settings else {}
-            return _Found(lacked, found.info.world_size, classes=classes, **rest)
+            trees = _wants_of(made, found, objects, lacked, trust)
+            rest = _of_optimizers(found, settings) if settings else {}
+            return _Found(lacked, found.info.world_size, trees=trees, **rest)
 
     found = _Found(**on_first(ranks, lambda: vars(first())))  # ranks tell plain values
     lacked = found.lacked
-    if found.classes:
-        on_all(ranks, lambda: _check_classes(made, found, ranks))
+    if found.trees:
+        on_all(ranks, lambda: _check_trees(made, found, ranks))
     if found.settings:
-        lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found)))
+        casts = allow_cast
+        lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found, casts)))
     made.leave_out(lacked)
-    if found.more:
-        made.take_more(found.more, found.types, ranks)
+    made.step_weights = found.weights
+    # Who does not keep masters would leave them as they are, and old.
+    known = found.masters.union(made.entries.names)
+    more = [(name, *like) for name, like in found.tensors.items() if name not in known]
+    if more:
+        made.take_more(more, found.types, ranks)
 
 
 @dataclass
@@ -73,43 +87,53 @@ class _Found:
 
     lacked: set[str] = field(default_factory=set)
     saved_by: int = 0
-    more: list[More] = field(default_factory=list)
+    tensors: dict[str, Like] = field(default_factory=dict)  # of optimizers
+    masters: set[str] = field(default_factory=set)
     types: set[str] = field(default_factory=set)
     settings: dict[str, list[Any]] = field(default_factory=dict)
+    weights: set[str] = field(default_factory=set)
     trained: set[str] = field(default_factory=set)
-    values: set[str] = field(default_factory=set)  # of optimizers
-    classes: dict[str, list[str]] = field(default_factory=dict)  # in trees, with codes
+    trees: dict[str, _Wants] = field(default_factory=dict)
 
 
-def _of_optimizers(made: State, step: Checkpoint) -> dict[str, Any]:
+def _of_optimizers(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """What each rank asks for its own: stages of a pipeline have other weights."""
-    settings: dict[str, list[Any]] = {}
+    names, settings = set(chain.from_iterable(wanted)), dict[str, list[Any]]()
     for name, value in step.objects.items():
         if _is_settings(value):
-            settings.setdefault(first_name(name), []).append(value)
+            first = name if name in names else first_name(name)
+            settings.setdefault(first, []).append(value)
+    weights = step._weights()
+    others = {*step._of_role("model"), *step._of_role("buffer")}
     return {
-        "more": _more_in(made, step),
+        "tensors": {
+            n: (step.tensors[n].dtype, step.tensors[n].shape)
+            for n in step
+            if n.startswith(f"{SETTINGS}.") and n not in others
+        },
+        "masters": set(step._masters()),
         "types": {
             f"{n} {v.get('type')}".lower() for n, vs in settings.items() for v in vs
         },
         "settings": settings,
+        "weights": weights,
         "trained": step._trained(),
-        "values": {n for n in map(first_name, step.objects) if n.startswith(SETTINGS)},
     }
 
 
-def _lacked_here(made: State, found: _Found) -> set[str]:
-    """Tensors of this rank's optimizers that the step has nothing of; refuses a step of
-    others.
+def _lacked_here(made: State, found: _Found, allow_cast: bool) -> set[str]:
+    """Tensors of this rank's optimizers that the step has not, or has otherwise; refuses
+    a step of others.
     """
     lacked: set[str] = set()
+    boxes = zip(made.entries.names, made.entries.boxes)
+    now = {name: (box.dtype, box.shape) for name, box in boxes}
     for optimizer in made.optimizers:
         if optimizer.take_name(found.settings):
-            optimizer.check(found.settings[optimizer.settings_name])
-            lacked |= optimizer.lacked_by(found.trained)
-            missing = optimizer.misses(found.trained, found.values)
-            if missing:
-                raise NotFoundError(f"the step has no value '{missing[0]}'")
+            settings = optimizer.check(found.settings[optimizer.settings_name])
+            lacked |= optimizer.lacked_by(settings, found.trained, found.tensors)
+            if optimizer.named_type in found.types and not allow_cast:
+                lacked |= optimizer.kept_otherwise(now, found.tensors)
     return lacked
 
 
@@ -121,22 +145,32 @@ def _check_models(made: State, step: Checkpoint) -> None:
     held = zip(made.entries.names, made.entries.roles)
     weights = [name for name, role in held if role == "model"]
     is_other = weights and not any(name in step.tensors for name in weights)
-    if is_other and any(f"{key}.{name}" in step.tensors for name in weights):
+    if not is_other or not any(f"{key}.{name}" in step.tensors for name in weights):
+        return
+    begin = f"{key}."
+    if all(n.startswith(begin) for n, t in step.tensors.items() if t.role == "model"):
         raise MismatchError(
-            f"the step has several models, of which '{key}' is one",
-            hint="give the others, too; libdcp.open reads the tensors of one",
+            f"the weights in the step begin with '{key}.': libdcp.save did not make it",
+            hint="take them from libdcp.open(…).state_dict(), without it, and save once",
         )
+    raise MismatchError(
+        f"the step has several models, of which '{key}' is one",
+        hint="give the others, too; libdcp.open reads the tensors of one",
+    )
 
 
 def _check_settings(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> None:
     """Refuse a step without what is set of an optimizer, under either of its names."""
     begin = f"{SETTINGS}."
-    has = {first_name(n) for n in step.objects}
+    has = {*step.objects, *map(first_name, step.objects)}
     for names in wanted:
         if has.isdisjoint(names):
-            others = sorted(n for n in has if n.startswith(begin) and n in step.objects)
+            others = {first_name(n) for n in step.objects if n.startswith(begin)}
+            others.intersection_update(step.objects)
             keys = [
-                f"'{n[len(begin) :]}'" for n in others if _is_settings(step.objects[n])
+                f"'{n[len(begin) :]}'"
+                for n in sorted(others)
+                if _is_settings(step.objects[n])
             ]
             raise NotFoundError(
                 f"the step has no value '{names[0]}'",
@@ -165,39 +199,85 @@ def _check(
     missing = names.difference(saved, saved.values())
     if missing:
         raise NotFoundError(f"the step has no value '{min(missing)}'")
-    begins = tuple(f"{key}." for key in objects)
-    asked = names.union(others, objects)
+    asked = names.union(others, objects, _values_told(step, objects))
     for name, first in saved.items():
-        is_asked = name in asked or first in asked or name.startswith(begins)
-        if trust or not is_asked:
+        if trust or asked.isdisjoint((name, first)):
             continue
         value = step.objects[name]
         if isinstance(value, bytes):
             unpickled(name, value, trust)
+
+
+def _check_objects(
+    made: State,
+    step: Checkpoint,
+    objects: Sequence[str],
+    values: Collection[tuple[str, str]],
+) -> None:
+    """Refuse a step without the state of an object; values: what they have now. What
+    begins with a key may be of a model, whose part is called so, too.
+    """
+    has = {*step.objects, *map(first_name, step.objects)}
+    told = set(_told_in(step, objects))
+    found = told.union(key for key, name in values if name in has)
+    found.update(key for n, key in made.of_objects.items() if n in step.tensors)
     for key in objects:
-        if not _has_state_of(key, step, saved):
+        if key not in found:
             raise NotFoundError(f"the step has no state of '{key}'")
+    for key, name in values:
+        if key not in told and name not in has:
+            raise NotFoundError(f"the step has no value '{name}'")
 
 
-def _classes_in(step: Checkpoint, objects: Collection[str]) -> dict[str, list[str]]:
-    """What takes trust of each tree of these, where there is some at all."""
+def _trees_in(step: Checkpoint, objects: Collection[str]) -> dict[str, Any]:
+    """Trees of these, also those of ranks that had other ones."""
     trees = {f"{TREE}.{key}" for key in objects}
-    found = {
-        name: classes_of(tree)
-        for name, tree in step.objects.items()
+    return {
+        name: value
+        for name, value in step.objects.items()
         if name in trees or first_name(name) in trees
     }
-    return found if any(found.values()) else {}
 
 
-def _check_classes(made: State, found: _Found, ranks: Ranks) -> None:
-    """Refuse containers of classes that an object of this rank has not yet."""
+def _values_told(step: Checkpoint, objects: Collection[str]) -> set[str]:
+    """Plain values that trees of these say they have."""
+    trees = _trees_in(step, objects).values()
+    return {name for tree in trees for name in leaves_of(tree, "value")}
+
+
+def _wants_of(
+    made: State,
+    step: Checkpoint,
+    objects: Collection[str],
+    lacked: Collection[str],
+    trust: bool,
+) -> dict[str, _Wants]:
+    """Of each tree of these, where some wants such: codes of classes that take trust,
+    and DTensors that have no place.
+    """
+    there = set(made.entries.names).difference(lacked)
+    found = {
+        name: (
+            [] if trust else classes_of(tree),
+            [leaf for leaf in leaves_of(tree, "dtensor") if leaf not in there],
+        )
+        for name, tree in _trees_in(step, objects).items()
+    }
+    return found if any(map(any, found.values())) else {}
+
+
+def _check_trees(made: State, found: _Found, ranks: Ranks) -> None:
+    """Refuse containers of classes, and DTensors, that an object of this rank has not
+    yet.
+    """
     own = f"@{ranks.rank}" if found.saved_by == ranks.world_size else ""
     for part in made.objects:
         tree = f"{TREE}.{part.key}"
-        others = (name for name in found.classes if first_name(name) == tree)
-        names = (name for name in (tree + own, tree, *others) if name in found.classes)
-        codes = found.classes.get(next(names, ""), ())
+        others = (name for name in found.trees if first_name(name) == tree)
+        names = (name for name in (tree + own, tree, *others) if name in found.trees)
+        codes, nowhere = found.trees.get(next(names, ""), ([], []))
+        for name in nowhere:
+            raise no_place(name, part.key)
         for code in sorted(set(codes).difference(part.classes if codes else ())):
             unpickled(part.key, base64.b64decode(code), trust=False)
 
@@ -218,22 +298,12 @@ def _lacked_by(made: State, step: Checkpoint, objects: Sequence[str]) -> set[str
         if name not in known and not known.isdisjoint(instead)
     }
     lacked |= _tied_again(made, step)
-    told = _told_in(step, objects)
-    begins = tuple(f"{key}." for key in told)
+    told = set(_told_in(step, objects))
     for name, box in zip(made.entries.names, made.entries.boxes) if told else ():
-        theirs = name.startswith(begins) or name in told
-        if theirs and _is_other(name, box, step, name in made.whole):
+        is_told = made.of_objects.get(name) in told  # its name may begin as a model's
+        if is_told and _is_other(name, box, step, name in made.whole):
             lacked.add(name)
     return lacked
-
-
-def _more_in(made: State, step: Checkpoint) -> list[More]:
-    """Tensors of optimizers that these have not: they are made in later updates than the
-    first, or by settings that the step has, too.
-    """
-    known = set(made.entries.names)
-    more = [n for n in step if n.startswith(f"{SETTINGS}.") and n not in known]
-    return [(n, step.tensors[n].dtype, step.tensors[n].shape) for n in more]
 
 
 def _tied_again(made: State, step: Checkpoint) -> set[str]:
@@ -260,7 +330,9 @@ def _remark_on(made: State, step: Checkpoint) -> None:
     say all of, and these have not, and of buffers that models have not.
     """
     known = set(made.entries.names)
-    left = [name for name in step._buffers() if name not in known] if made.models else []
+    _remark_on_masters(made, step, known)
+    buffers = step._of_role("buffer") if made.models else []
+    left = [name for name in buffers if name not in known]
     if left:
         made.remarks.append(
             f"the step has {len(left)} buffers that no model has, '{left[0]}' the first"
@@ -270,9 +342,11 @@ def _remark_on(made: State, step: Checkpoint) -> None:
     if not keys:
         return
     settings = (name for o in made.optimizers for name in o.settings_names)
-    known.update(made.value_names, made.names_in_objects, settings)
+    in_objects = (name for _, name in made.values_in_objects)
+    known.update(made.value_names, in_objects, settings)
+    names = *step._of_role("other"), *step.objects  # others are of models of that name
     for key in keys:
-        has = [n for n in (*step, *step.objects) if n.startswith(f"{key}.")]
+        has = [n for n in names if n.startswith(f"{key}.")]
         left = [n for n in has if known.isdisjoint((n, first_name(n)))]
         if left:
             first = f"'{left[0]}'" + (" the first of them" if len(left) > 1 else "")
@@ -281,15 +355,18 @@ def _remark_on(made: State, step: Checkpoint) -> None:
             )
 
 
-def _has_state_of(key: str, step: Checkpoint, saved: Mapping[str, str]) -> bool:
-    begin = f"{key}."
-    names = {*saved, *saved.values()}
-    return (
-        key in names
-        or f"{TREE}.{key}" in names
-        or key in step
-        or any(name.startswith(begin) for name in (*names, *step))
-    )
+def _remark_on_masters(made: State, step: Checkpoint, known: set[str]) -> None:
+    """Warn of what is lost with masters that no optimizer keeps: bits of weights that
+    have fewer.
+    """
+    masters = step._masters() if made.optimizers else {}
+    held = zip(made.entries.names, made.entries.roles, made.entries.boxes)
+    weights = {n for n, role, box in held if role == "model" and box.dtype != "float32"}
+    if any(name not in known and weight in weights for name, weight in masters.items()):
+        made.remarks.append(
+            "the step has fp32 masters of weights, which no optimizer here keeps: the "
+            "training goes on from the weights, which are less exact"
+        )
 
 
 def _told_in(step: Checkpoint, objects: Sequence[str]) -> list[str]:

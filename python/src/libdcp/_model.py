@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ._errors import UnsupportedError
 from ._kinds import is_tensor
 
 if TYPE_CHECKING:
@@ -70,11 +71,24 @@ class _Extra:
         self._dict[self._name] = value
 
 
-def dict_of(module: Any) -> dict[str, Any]:
+def dict_of(key: str, module: Any) -> dict[str, Any]:
     """Its weights and buffers, as they lie on the ranks."""
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-    made: dict[str, Any] = get_model_state_dict(module)
+    made: dict[str, Any]
+    try:
+        made = get_model_state_dict(module)
+    except AttributeError as why:
+        # PyTorch looks names up to take out what wrappers put into them. Its own state
+        # dict may have others, by hooks, or of what is kept elsewhere.
+        names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+        if any(plain_name(module, name) != name for name in names):
+            raise UnsupportedError(
+                f"the state dict of '{key}', a wrapped model, has names that are no "
+                f"weights of it: {why}",
+                hint="give the model that is in the wrapper, or let no hook rename",
+            ) from why
+        made = module.state_dict()
     return made
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from ._held import kind_of
 from ._model import plain_name, prefix_of
+from ._values import first_name
 
 
 class Names:
@@ -59,3 +61,8 @@ class Names:
             for model in self.models.values()
             for part in model.modules()
         )
+
+
+def value_name(name: str, weights: Collection[str]) -> str:
+    """Without the rank, in "NAME@RANK", unless a weight has such an end itself."""
+    return name if kind_of(name, weights)[1] in weights else first_name(name)

@@ -6,18 +6,23 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ._array import is_array
 from ._errors import MismatchError, NotFoundError, UnsupportedError
 from ._held import ByPyTorch, Plain, has_ways_of_its_own
 from ._kinds import has_tensors, is_tensor
-from ._values import SETTINGS, is_json, lists
+from ._values import SETTINGS, is_json
 from ._warn import warn
 
 if TYPE_CHECKING:
     from ._loaded import Loaded
+    from ._look import Like
     from ._names import Names
     from ._state import State
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+KINDS = "kinds"  # of what is in groups, where JSON does not tell
+KEEPS = "keeps"  # kinds of state: of a weight another optimizer may keep others
+LEFT = "left"  # of what is in groups, and in no step
 _OF_PARAMS = ("params", "param_names")  # of what is in groups
 
 
@@ -38,7 +43,9 @@ class Optimizer:
         # Of settings: a step of one optimizer has the first, one of several the second.
         self._name = f"{SETTINGS}.{label}" if label else SETTINGS
         self.settings_names = self._name, SETTINGS if label else f"{SETTINGS}.{key}"
+        self._optimizer = optimizer
         self._type = type(optimizer).__name__
+        self._keeps: set[str] | None = None  # by the step; None: it does not say
         make = ByPyTorch if has_ways_of_its_own(optimizer, names) else Plain
         self._held: Plain | ByPyTorch = make(key, optimizer, names, state.is_save)
         for weight, values in self._held.state.items():
@@ -63,26 +70,75 @@ class Optimizer:
             state.add_value(name, value)
 
     def _settings(self) -> dict[str, Any]:
-        groups = [_settings(self._name, group) for group in self._held.groups]
-        return {"type": self._type, **_updates(self._held.state), "param_groups": groups}
+        groups, kinds = [], []
+        for group in self._held.groups:
+            told = {name: _plain(value) for name, value in group.items()}
+            left = [n for n, (value, _) in told.items() if not is_json(value)]
+            if left:
+                names = ", ".join(f"'{n}'" for n in left)
+                warn(
+                    f"'{self._name}' is saved without {names}: no numbers, texts, or "
+                    "lists of such"
+                )
+            groups.append({n: value for n, (value, _) in told.items() if n not in left})
+            kinds.append(
+                {
+                    n: LEFT if n in left else k
+                    for n, (_, k) in told.items()
+                    if k or n in left
+                }
+            )
+        return {
+            "type": self._type,
+            **_updates(self._held.state),
+            "param_groups": groups,
+            KINDS: kinds,
+            KEEPS: sorted({str(k) for kept in self._held.state.values() for k in kept}),
+        }
 
-    def lacked_by(self, trained: set[str]) -> set[str]:
-        """Names of what a step has nothing of; it has some of the weights `trained`."""
+    def lacked_by(
+        self, settings: Mapping[str, Any], trained: set[str], told: Collection[str]
+    ) -> set[str]:
+        """Names of tensors that a step of these settings does without: it has those told,
+        and some of the weights `trained`.
+
+        A step that may lack what was set, as those of dcp-train, must have what it makes.
+        """
         self._held.is_told_of(trained)
-        state = self._held.state
-        lacked = ((w, kinds) for w, kinds in state.items() if w not in trained)
-        return {_name_of(kind, w) for w, kinds in lacked for kind in kinds}
+        is_whole = KINDS in settings or self._is_other(settings)
+        return {
+            name
+            for weight, name in self._tensors
+            if name not in told and (is_whole or weight not in trained)
+        }
 
-    def misses(self, trained: set[str], values: set[str]) -> list[str]:
-        """Values that a step lacks, which has these, of weights of which it has some."""
-        missing = []
-        for weight, held in self._held.state.items():
-            told = self._held.told_as(weight)
-            names = {kind: _name_of(kind, told) for kind in held}
-            if told in trained or not values.isdisjoint(names.values()):
-                wanted = (n for kind, n in names.items() if not is_tensor(held[kind]))
-                missing += [n for n in wanted if n not in values]
-        return missing
+    def kept_otherwise(
+        self, now: Mapping[str, Like], told: Mapping[str, Like]
+    ) -> set[str]:
+        """Of those told, which are now, what gets a place as the step has it."""
+        return {
+            name
+            for weight, name in self._tensors
+            if name in told
+            and told[name] != now[name]
+            and self._held.has_place_of(weight, told[name][1])
+        }
+
+    @property
+    def _tensors(self) -> list[tuple[str, str]]:
+        """Weight and name of each."""
+        return [
+            (weight, _name_of(kind, weight))
+            for weight, values in self._held.state.items()
+            for kind, value in values.items()
+            if is_tensor(value)
+        ]
+
+    def keeps(self, kind: str) -> bool:
+        """Whether state of that kind may be its own, and not of another optimizer of the
+        same weights.
+        """
+        return self._keeps is None or kind in self._keeps
 
     @property
     def places(self) -> dict[str, Callable[[str, str, tuple[int, ...]], Any]]:
@@ -94,12 +150,14 @@ class Optimizer:
             for told, weight in self._held.told_names.items()
         }
 
-    def check(self, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Give the groups of settings, of which stages of a pipeline have their own;
+    def check(self, told: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Give the settings of these, of which stages of a pipeline have their own;
         refuse those that cannot be of this optimizer.
         """
         ours = self._held.groups
         mine = {param for group in ours for param in group["params"]}
+        if all(KEEPS in settings for settings in told):
+            self._keeps = {kind for settings in told for kind in settings[KEEPS]}
         for settings in told:
             saved = self._saved(settings)
             theirs = {param for group in saved for param in group.get("params", ())}
@@ -112,7 +170,7 @@ class Optimizer:
                 f"the step has {len(saved)} parameter groups, the optimizer {len(ours)}"
             )
         list(_paired(ours, saved))
-        return saved
+        return settings
 
     @property
     def named_type(self) -> str:
@@ -139,42 +197,84 @@ class Optimizer:
                 group["params"] = [aliases.get(n, n) for n in group["params"]]
         return groups
 
+    def _is_other(self, settings: Mapping[str, Any]) -> bool:
+        """Whether an optimizer of another type was trained."""
+        kind: str | None = settings.get("type")
+        return bool(kind and kind.lower() != self._type.lower())
+
     def load(self, loaded: Loaded) -> None:
         settings = loaded.all_of(self._name)
         if not settings:
             raise NotFoundError(f"the step has no value '{self._name}'")
         if loaded.is_resharded and not _set_alike(settings):
             loaded.others.add(self._name)
-        kind = settings[0].get("type")
-        is_other = kind and kind.lower() != self._type.lower()
+        is_other = self._is_other(settings[0])
         if is_other:
             loaded.remarks.append(
-                f"the step was trained with {kind}, and goes on with {self._type}: what "
-                "only one of them has is not loaded"
+                f"the step was trained with {settings[0]['type']}, and goes on with "
+                f"{self._type}: what only one of them has is not loaded, and a weight of "
+                "which the step lacks some begins without state"
             )
-        pairs = _paired(self._held.groups, self.check(settings))
-        for like, (group, saved) in zip(self._held.likes, pairs):
-            for name, value in saved.items():
-                if name not in _OF_PARAMS:
-                    group[name] = _like(like.get(name), value)
+        self._load_groups(self.check(settings), is_other)
         if not is_other:
-            self._held.take_values(loaded)
+            self._held.take_values(loaded, self.keeps)
+        is_counted = any("step" in one for one in settings)  # once for all weights
         for weight, values in list(self._held.state.items()):
             told = self._held.told_as(weight)
             names = {kind: _name_of(kind, told) for kind in values}
-            has = (n in loaded.filled or loaded.has_value(n) for n in names.values())
-            if values and not any(has):
+            got = {kind for kind, name in names.items() if name in loaded.filled}
+            for kind, name in names.items():
+                if kind not in got and loaded.has_value(name):
+                    values[kind] = loaded.of_weight(name)
+                    got.add(kind)
+            if got and is_counted and is_tensor(values.get("step")):
+                got.add("step")
+            lacked = values.keys() - got
+            if is_other and weight not in self._held.made:
+                continue  # its constructor may have made that, and nothing makes it again
+            if lacked and (is_other or not got):
                 self._held.drop(weight)
                 continue
-            for kind, name in names.items():
-                if not is_tensor(values[kind]):
-                    values[kind] = loaded.of_weight(name)
+            for kind in lacked:
+                del values[kind]
         self._held.put(loaded)
+
+    def _load_groups(self, settings: Mapping[str, Any], is_other: bool) -> None:
+        """Let groups have what those of the step have; of one of the same type nothing
+        else stays but what no step has. Older steps do not say all that groups had.
+        """
+        groups, kinds = settings["param_groups"], settings.get(KINDS, ())
+        is_told = len(kinds) == len(groups)
+        defaults = getattr(self._optimizer, "defaults", {})
+        pairs = _paired(self._held.groups, groups)
+        all_mine = zip(self._optimizer.param_groups, self._held.likes)
+        for (mine, like), (group, at) in zip(all_mine, pairs):
+            saved, of = groups[at], kinds[at] if is_told else {}
+            device = next((p.device for p in mine["params"]), "cpu")
+            for name, value in saved.items():
+                if name in _OF_PARAMS:
+                    continue
+                now: Any = group.get(name)
+                kind = of.get(name) or {}
+                is_rate = name in defaults and type(value) in (int, float)
+                if is_rate and _is_number(now) and "tensor" not in kind:
+                    group[name] = now.new_tensor(value)  # it was made with a tensor
+                elif is_told:
+                    group[name] = _rebuilt(value, kind, device)
+                else:
+                    group[name] = _like(like.get(name), value)
+            for name in group.keys() - saved.keys() if is_told and not is_other else ():
+                if name not in of and name not in _OF_PARAMS and name not in defaults:
+                    del group[name]
 
 
 def _name_of(kind: str, weight: str) -> str:
     """Of what an optimizer keeps for a weight; `kind_of` takes it apart."""
     return f"{SETTINGS}.{kind}.{weight}"
+
+
+def _is_number(value: Any) -> bool:
+    return is_tensor(value) and bool(value.dim() == 0)
 
 
 def _set_alike(settings: Sequence[Mapping[str, Any]]) -> bool:
@@ -193,19 +293,21 @@ def _updates(state: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     counts = [values["step"] for values in state.values() if "step" in values]
-    if not counts or not all(is_tensor(c) and c.dim() == 0 for c in counts):
+    if not counts or not all(map(_is_number, counts)):
         return {}
     if len({(c.dtype, c.device) for c in counts}) > 1:
         return {}
     all_of = torch.stack([c.detach() for c in counts])
+    if not all_of.isfinite().all():
+        return {}
     least, most = int(all_of.min()), int(all_of.max())
     return {"step": least} if least == most else {"steps": [least, most]}
 
 
 def _paired(
     ours: Sequence[dict[str, Any]], saved: Sequence[dict[str, Any]]
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each group with that of the same weights in the step, else in the same place."""
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each group, and the place of that of the same weights in the step, else its own."""
     places = {
         param: i for i, group in enumerate(saved) for param in group.get("params", ())
     }
@@ -216,19 +318,46 @@ def _paired(
                 f"weights of parameter group {i} are in several groups of the step",
                 hint="make the optimizer with the groups that the step has",
             )
-        yield group, saved[found.pop() if found else i]
+        yield group, found.pop() if found else i
 
 
-def _settings(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set of a group, as JSON; tensors, also of NumPy, are what they hold."""
-    found = {
-        k: lists(v.tolist() if hasattr(v, "tolist") else v) for k, v in group.items()
-    }
-    kept = {k: v for k, v in found.items() if is_json(v)}
-    if len(kept) < len(found):
-        left = ", ".join(f"'{k}'" for k in found if k not in kept)
-        warn(f"'{name}' is saved without {left}: no numbers, texts, or lists of such")
-    return kept
+def _plain(value: Any) -> tuple[Any, Any]:
+    """What is set of a group as JSON, where that holds it, and its kind, which JSON does
+    not tell; None: it does.
+    """
+    if is_tensor(value):
+        kind = str(value.dtype).rpartition(".")[2], list(value.shape), value.device.type
+        return value.tolist(), {"tensor": list(kind)}
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # of NumPy
+        shape = list(value.shape) if is_array(value) else None
+        return value.tolist(), {"array": [value.dtype.str, shape]}
+    if isinstance(value, (list, tuple)):
+        told = [_plain(item) for item in value]
+        kinds = [kind for _, kind in told]
+        name = "tuple" if isinstance(value, tuple) else "list" if any(kinds) else None
+        return [item for item, _ in told], {name: kinds} if name else None
+    return value, None
+
+
+def _rebuilt(value: Any, kind: Any, device: Any) -> Any:
+    """What `_plain` has made plain; tensors that lay with the weights lie on `device`."""
+    if not kind:
+        return value
+    ((name, how),) = kind.items()
+    if name in ("tuple", "list"):
+        made = [_rebuilt(item, of, device) for item, of in zip(value, how)]
+        return tuple(made) if name == "tuple" else made
+    if name == "array":
+        import numpy
+
+        dtype, shape = how
+        array = numpy.array(value, dtype)
+        return array[()] if shape is None else array.reshape(shape)
+    import torch
+
+    dtype, shape, place = how
+    on = "cpu" if place == "cpu" else device
+    return torch.tensor(value, dtype=getattr(torch, dtype), device=on).reshape(shape)
 
 
 def _like(old: Any, new: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._array import Array, host_copy
@@ -22,7 +22,7 @@ class Shared:
         entries: Entries,
         copies: dict[int, Any],
         dense: Callable[[Any], Any],
-        of_objects: set[str],
+        of_objects: Collection[str],
         models: Sequence[Any],
     ) -> None:
         """Find them, and let the library read into memory that `dense` gives.
@@ -127,7 +127,7 @@ def _extent_of(local: Any) -> tuple[str, int, int]:
 def _inside(
     entries: Entries,
     copies: Mapping[int, Any],
-    of_objects: set[str],
+    of_objects: Collection[str],
     models: Sequence[Any],
 ) -> set[int]:
     """Entries of objects that lie in memory of a model's weights or buffers."""

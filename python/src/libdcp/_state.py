@@ -18,7 +18,7 @@ from ._errors import MismatchError, UsageError
 from ._held import kind_of
 from ._kinds import classes, has_parts, has_tensors, is_stateful, parts_of
 from ._model import Model, dict_of, prefix_of
-from ._names import Names
+from ._names import Names, value_name
 from ._optimizer import MOMENTS, Optimizer
 from ._shared import Shared
 from ._stateful import Places, Stateful
@@ -61,13 +61,15 @@ class State:
         self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
         self._places = Places()  # where a load puts them
         self.asked: list[str] = []  # values of optimizers
+        #: What a step calls its weights: a shorter name may be the end of any of them.
+        self.step_weights: set[str] = set()
         self._parts: list[Any] = []
         self.containers: list[str] = []  # keys under which tensors are, that have none
         self.stateful: list[str] = []
         self.objects: list[Stateful] = []  # which have these names
         self.optimizers: list[Optimizer] = []
         self.any_optimizers = False  # on any rank
-        self._of_objects: set[str] = set()  # tensors that objects have
+        self.of_objects: dict[str, str] = {}  # tensors that objects have: their keys
         self.warnings: list[Told] = []  # for when the act is over
         self._shared: Shared | None = None
         self.remarks: list[str] = []  # what a load warns of, once for all ranks
@@ -82,7 +84,7 @@ class State:
         parts = [part for key in rest for part in parts_of(key, rest[key])]
         self.models = {n: part for n, part in parts if isinstance(part, self._model)}
         # Before optimizers look at weights: a forward pass leaves those of FSDP2 whole.
-        self._dicts = {n: dict_of(model) for n, model in self.models.items()}
+        self._dicts = {n: dict_of(n, model) for n, model in self.models.items()}
         self._weight_names = Names(self.models, self._dicts)
         optimizers = [n for n, part in parts if isinstance(part, self._optimizer)]
         self._is_one = len(self.models) == len(optimizers) == 1
@@ -172,7 +174,7 @@ class State:
         self.objects.append(made)
         held = self.entries
         names = held.names[first:]
-        self._of_objects.update(names)
+        self.of_objects.update(dict.fromkeys(names, name))
         whole = zip(names, held.boxes[first:])
         held.own.update((n, None) for n, box in whole if box.size == box.shape)
         return made
@@ -283,8 +285,9 @@ class State:
             self._leave_own(self.entries.own if theirs is None else first)
         self.whole.update(self.entries.own)
         if theirs is not None:
-            facts = chain.from_iterable(theirs)
-            self.whole.update(name for name, *_, is_own in facts if is_own)
+            for name, *_, key, is_own in chain.from_iterable(theirs):
+                self.whole.update([name] if is_own else ())
+                self.of_objects.update({name: key} if key else {})
             self.entries = self._united(theirs)
             self._columns = None
         held = self.entries
@@ -316,7 +319,7 @@ class State:
         """Let ranks compare what several of them hold whole."""
         if self._n_ranks > 1:
             is_first = not self.columns.is_compared
-            self._replicas.mark(self.entries, is_first, self._of_objects)
+            self._replicas.mark(self.entries, is_first, self.of_objects)
 
     @property
     def values(self) -> tuple[dict[str, bytes], dict[str, bytes], dict[str, bytes]]:
@@ -345,10 +348,16 @@ class State:
         names = {name for one in all_values for name in one}
         differ = {n for n in names if any(o.get(n) != first.get(n) for o in all_values)}
         codes = ranks.gather({n: c for n, c in self._coded.items() if n in differ})
+        weights = {
+            n for n, r in zip(self.entries.names, self.entries.roles) if r == "model"
+        }
         for rank, others in enumerate(codes):
             for name, code in others.items():
                 if rank and code != codes[0].get(name):
-                    self._coded[f"{name}@{rank}"] = code
+                    own = f"{name}@{rank}"
+                    if own in names or value_name(own, weights) == own:
+                        raise _no_name(own, name, rank)
+                    self._coded[own] = code
 
     @property
     def value_names(self) -> list[str]:
@@ -356,21 +365,23 @@ class State:
         return [name for name, _, _ in self._places.values]
 
     @property
-    def names_in_objects(self) -> list[str]:
-        """Plain values that objects have now."""
-        return [name for part in self.objects for name in part.names]
+    def values_in_objects(self) -> list[tuple[str, str]]:
+        """Plain values that objects have now: keys and names."""
+        return [(part.key, name) for part in self.objects for name in part.names]
 
     def take_more(self, told: Sequence[More], types: set[str], ranks: Ranks) -> None:
         """Ask for what a step has of optimizers of these types that have not such state
-        yet.
+        yet: it is made in later updates than the first, or by settings of the step.
         """
         places: dict[str, Any] = {}
-        alike = [o.places for o in self.optimizers if o.named_type in types]
-        makers = {weight: make for made in alike for weight, make in made.items()}
-        weights = self._weights
+        alike = [(o, o.places) for o in self.optimizers if o.named_type in types]
+        weights = self.step_weights
         for name, dtype, shape in told:
             kind, weight = kind_of(name, weights)
-            make = makers.get(weight)
+            makes = (
+                held[weight] for o, held in alike if weight in held and o.keeps(kind)
+            )
+            make = next(makes, None)
             place = None if make is None else make(kind, dtype, shape)
             if place is not None:
                 places[name] = place
@@ -387,19 +398,6 @@ class State:
             if self.entries.addresses[-1] == NOT_DENSE:
                 self._go_by_a_copy(len(self.entries) - 1)
         self._columns = None
-
-    @property
-    def _weights(self) -> set[str]:
-        """Names of all weights, those of other ranks' stages among them, and all that
-        tied ones have: a shorter name may be the end of any of them.
-        """
-        pairs = (
-            p
-            for held in (self.entries, self._left_out)
-            for p in zip(held.names, held.roles)
-        )
-        found = {name for name, role in pairs if role == "model"}
-        return found.union(self._weight_names.tied)
 
     def leave_out(self, names: set[str]) -> None:
         """Do not ask the step for these; `fill` finds what they are."""
@@ -421,7 +419,7 @@ class State:
             self.entries,
             self._copies,
             self._dense,
-            self._of_objects,
+            self.of_objects,
             list(self.models.values()),
         )
 
@@ -432,7 +430,8 @@ class State:
         return [
             (
                 *(name, param, role, box.dtype, box.shape),
-                *(held.instead.get(name, ()), name in held.own),
+                *(held.instead.get(name, ()), self.of_objects.get(name, "")),
+                name in held.own,
             )
             for name, param, role, box in zip(
                 held.names, held.params, held.roles, held.boxes
@@ -455,16 +454,13 @@ class State:
         for name in self._coded:
             first, at, rank = name.rpartition("@")
             if at and rank.isdigit() and first in self._coded:
-                raise UsageError(
-                    f"'{name}' is no name for a value: steps have so what rank {rank} "
-                    f"has of '{first}'"
-                )
+                raise _no_name(name, first, rank)
 
     def _united(self, theirs: Sequence[Any]) -> Entries:
         """Pipeline stages hold different tensors: what others have, this rank lacks."""
         mine = {name: i for i, name in enumerate(self.entries.names)}
         united, seen = Entries(), dict[str, Any]()
-        for name, param, role, dtype, shape, instead, _ in chain.from_iterable(theirs):
+        for name, param, role, dtype, shape, instead, *_ in chain.from_iterable(theirs):
             if seen.setdefault(name, (dtype, shape)) != (dtype, shape):
                 raise MismatchError(
                     f"ranks say different things of tensor '{name}'", tensor=name
@@ -484,8 +480,9 @@ class State:
     def fill(self, loaded: Loaded) -> None:
         """Put what was loaded where it belongs."""
         loaded.filled = set(self.entries.names)
-        weights = self._weights if self.optimizers else ()
-        for name in loaded.names if weights else ():
+        weights = self.step_weights if self.optimizers else ()
+        names = {value_name(n, weights) for n in loaded.names} if weights else ()
+        for name in names:
             kind, weight = kind_of(name, weights)
             if kind:
                 loaded.of_weights.setdefault(weight, []).append((kind, name))
@@ -508,13 +505,22 @@ class State:
             if local is None or not instead:
                 continue
             tied = [loaded[other] for other in instead if other in loaded]
-            counted = now.value_of(instead[0]) if not tied else {}
+            said = [n for n in instead if not tied and now.has_value(n)]
+            counted = now.value_of(said[0]) if said else {}
             if tied and tied[0].data_ptr() != local.data_ptr():
                 local.copy_(tied[0])
             elif "step" in counted:
                 local.fill_(counted["step"])
 
 
+def _no_name(name: str, first: str, rank: int | str) -> UsageError:
+    return UsageError(
+        f"'{name}' is no name for a value: steps have so what rank {rank} has of "
+        f"'{first}'"
+    )
+
+
 def _overlaps_itself(local: Any) -> bool:
     strides = local.array.strides if isinstance(local, Array) else local.stride()
-    return any(step == 0 and n > 1 for step, n in zip(strides, local.shape))
+    twice = any(step == 0 and n > 1 for step, n in zip(strides, local.shape))
+    return twice and 0 not in local.shape

@@ -103,13 +103,8 @@ class Stateful:
                 raise MismatchError(f"'{TREE}.{key}' of the step is something else")
             leaves = (leaf for leaf in _nodes(tree) if leaf[0] in _TENSORS)
             missing = [leaf for leaf in leaves if leaf[1] not in loaded.filled]
-            for kind, name in missing:
-                if kind == "dtensor":
-                    raise MismatchError(
-                        f"'{name}' of the step is a DTensor, and '{key}' has none yet "
-                        "that says how it lies on the ranks",
-                        hint="let the object make its state before the load",
-                    )
+            for name in (name for kind, name in missing if kind == "dtensor"):
+                raise no_place(name, key)
             rest = {**loaded.apart, **loaded.read(missing)}
             loaded.classes.update(self.classes)
             self._dict[key] = _made(tree, self._dict[key], loaded, rest)
@@ -232,6 +227,20 @@ def classes_of(tree: Any) -> list[str]:
     nodes = _nodes(tree) if _is_tree(tree) else ()
     codes = {held[0] for kind, held in nodes if kind in _OF_CLASS}
     return sorted(code for code in codes if not is_plain_class(code))
+
+
+def no_place(name: str, key: str) -> MismatchError:
+    return MismatchError(
+        f"'{name}' of the step is a DTensor, and '{key}' has none yet that says how it "
+        "lies on the ranks",
+        hint="let the object make its state before the load",
+    )
+
+
+def leaves_of(tree: Any, *kinds: str) -> list[str]:
+    """Names of what is of these kinds in a tree; [] of what is no tree."""
+    nodes = _nodes(tree) if _is_tree(tree) else ()
+    return [held for kind, held in nodes if kind in kinds]
 
 
 def _nodes(tree: Any) -> Iterator[tuple[str, Any]]:

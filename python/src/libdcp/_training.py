@@ -358,7 +358,7 @@ def load(
         return State(state, ranks)
 
     made = agreed(make, ranks, "load", how)
-    look(made, ranks, lambda: Checkpoint(path, step=step), trust_pickles)
+    look(made, ranks, lambda: Checkpoint(path, step=step), trust_pickles, allow_cast)
     made.part_shared()
     result, loaded = _abi.LoadResult.new(), ctypes.c_void_p()
     options = _abi.LoadOptions.new(

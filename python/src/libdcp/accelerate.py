@@ -257,14 +257,17 @@ def _call_save_hooks(accelerator: Any, folder: str) -> list[int]:
     hooks = list(accelerator._save_model_state_pre_hook.values())
     given = [] if sharded or not hooks else [model.state_dict() for model in models]
     weights = list(given)
+    before = [dict(own) for own in given]
     for call in hooks:
         call(models, weights, folder)
-    if any(all(one is not own for own in given) for one in weights):
+    kept = [i for i, own in enumerate(given) if any(own is one for one in weights)]
+    if any(all(one is not own for own in given) for one in weights) or any(
+        before[i].get(name) is not value for i in kept for name, value in given[i].items()
+    ):
         raise UnsupportedError(
             "a hook of save_state put other weights in the list",
             hint="let it write them to its folder, and remove those in the list",
         )
-    kept = [i for i, own in enumerate(given) if any(own is one for one in weights)]
     return kept if given else list(range(len(models)))
 
 
@@ -344,6 +347,9 @@ def _newest_folder(accelerator: Any) -> str:
     raise NotFoundError("load_state finds no folder; say which")
 
 
+_GO_ON = "set project_configuration.iteration to the number to go on with"
+
+
 def _next_folder(accelerator: Any) -> str:
     """Name the next one."""
     iteration = accelerator.project_configuration.iteration
@@ -352,8 +358,11 @@ def _next_folder(accelerator: Any) -> str:
     if os.path.exists(path):
         raise UsageError(
             f"{path} is there already",
-            hint="set project_configuration.iteration to the number to go on with",
+            hint=_GO_ON,
         )
+    later = max((number for number, _ in _numbered(accelerator)), default=-1)
+    if later > iteration:
+        warn(f"{name} is below checkpoint_{later}, which load_state takes: {_GO_ON}")
     return path
 
 

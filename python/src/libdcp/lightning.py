@@ -5,6 +5,7 @@ trainer = lightning.Trainer(plugins=[libdcp.lightning.CheckpointIO(parity=1)])
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 from typing import Any
@@ -16,6 +17,7 @@ try:
 except ModuleNotFoundError:  # the package of Lightning's trainer alone
     from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
+from ._errors import UnsupportedError
 from ._folder import published, removed
 from ._options import check_options
 from ._tree import Alone, load_tree, save_tree
@@ -45,6 +47,7 @@ class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
         """Save what Lightning made on this rank, which calls on one rank alone."""
         if storage_options is not None:
             raise TypeError("storage_options are given to CheckpointIO(...)")
+        _check_strategy(inspect.currentframe())
         step = int(checkpoint.get("global_step", 0))
         with published(path, Alone()) as folder:
             save_tree(checkpoint, folder, step, Alone(), **self._how)
@@ -71,6 +74,17 @@ class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Remove a checkpoint, at once."""
         removed(path)
+
+
+def _check_strategy(frame: Any) -> None:
+    """Refuse one that would not load a folder again: nobody else says who saves."""
+    strategy = frame.f_back.f_locals.get("self")
+    is_full = getattr(strategy, "_state_dict_type", "") == "full"
+    if is_full or getattr(strategy, "_save_distributed_checkpoint", True) is False:
+        raise UnsupportedError(
+            f"{type(strategy).__name__} loads full checkpoints from files alone",
+            hint="leave out CheckpointIO; libdcp.torch is for sharded ones",
+        )
 
 
 def _check_place(place: Any) -> None:

@@ -35,8 +35,9 @@ PINNED = theirs.AsyncMode.ASYNC_WITH_PINNED_MEM
 class CheckpointManager(theirs.CheckpointManager):  # type: ignore[misc]
     """torchtitan's own manager, whose folder is a run of libdcp.
 
-    What it saves, when, and which steps stay, is as before; `step-00000100` is complete,
-    durable and read back, or not there. Checkpoints that torchtitan wrote are loaded by
+    What it saves, when, and which steps stay, is as before (in the background a step
+    counts from when it is complete); `step-00000100` is complete, durable and read back,
+    or not there. Checkpoints that torchtitan wrote are loaded by
     it, and those in the layout of Hugging Face are written by it, too.
     """
 

@@ -15,6 +15,7 @@ import os
 from typing import Any
 
 import torch
+from accelerate.optimizer import AcceleratedOptimizer
 from transformers import PreTrainedModel, Trainer, trainer_callback, trainer_utils
 
 from ._act import Act
@@ -24,8 +25,9 @@ from ._folder import published
 from ._options import check_options
 from ._random import random_states, set_states_of
 from ._ranks import Ranks, on_all, on_first
+from ._stateful import TREE
 from ._training import load, save
-from ._values import SETTINGS
+from ._values import first_name
 from ._warn import warn
 
 __all__ = ["hook"]
@@ -203,7 +205,8 @@ class _Hooked(Trainer):  # type: ignore[misc]
             return
         with open_checkpoint(folder) as ckpt:
             _check_files(folder, ckpt)
-            whole = SETTINGS in ckpt.objects  # not so with save_only_model
+            has = set(map(first_name, ckpt.objects))
+        whole = not has.isdisjoint(("sched", f"{TREE}.sched"))  # not with save_only_model
         state = _state_of(self, with_optim=whole)
         # Weights that an override loaded in its own way stay; an optimizer is loaded
         # with its model.
@@ -254,7 +257,8 @@ def _state_of(trainer: Any, with_optim: bool) -> dict[str, Any]:
     scaler = getattr(trainer.accelerator, "scaler", None)
     if with_optim:
         optimizer = trainer.optimizer
-        state["optim"] = getattr(optimizer, "optimizer", optimizer)
+        is_theirs = isinstance(optimizer, AcceleratedOptimizer)
+        state["optim"] = optimizer.optimizer if is_theirs else optimizer
         state["sched"] = trainer.lr_scheduler
         if scaler is not None:
             state["scaler"] = scaler
