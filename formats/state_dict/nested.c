@@ -2,9 +2,11 @@
 #include "nested.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "formats/common/training.h"
 #include "formats/pickle/py.h"
 #include "formats/torch/torch.h"
 #include "out.h"
+#include <stdlib.h>
 #include <string.h>
 
 static const char marks[] = { DCP_PATH_KEY, DCP_PATH_INDEX, '\0' };
@@ -88,6 +90,93 @@ static json_t *leaf(const struct dcp_out *out, const struct dcp_out_key *key)
                 : dcp_py_name(DCP_PY_VALUE, key->key);
 }
 
+/* -- numbers of optimizers ----------------------------------------------------------- */
+
+/* A value, or what its name stands for; to be freed. */
+static int read_value(const struct dcp_catalog *catalog, json_t *value, json_t **out,
+                      struct dcp_error *err)
+{
+    const char *name = dcp_py_value(value);
+
+    if (name)
+        return dcp_training_read(catalog, name, out, err);
+    *out = json_incref(value);
+    return DCP_OK;
+}
+
+/* Whether all groups have numbers for their weights. */
+static int have_numbers(const struct dcp_catalog *catalog, json_t *value, bool *out,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *groups = NULL;
+    json_t *group, *param;
+    size_t g, i, n = 0;
+
+    *out = false;
+    DCP_TRY(read_value(catalog, value, &groups, err));
+    json_array_foreach(groups, g, group)
+    {
+        DCP_CLEANUP_JSON json_t *params = NULL;
+        DCP_TRY(read_value(catalog, json_object_get(group, "params"), &params, err));
+        json_array_foreach(params, i, param)
+        {
+            if (!json_is_integer(param))
+                return DCP_OK;
+            n++;
+        }
+    }
+    *out = n > 0;
+    return DCP_OK;
+}
+
+/* The dict with numbers in place of the texts of such; NULL: of another text, or out of
+ * memory. */
+static json_t *numbered(const json_t *states)
+{
+    json_t *pairs = json_array();
+    const char *key;
+    json_t *state;
+
+    json_object_foreach((json_t *)states, key, state)
+    {
+        size_t n = strlen(key);
+        if (n > 9 || strspn(key, "0123456789") != n ||
+            json_array_append_new(pairs,
+                                  json_pack("[I, O]", (json_int_t)atoll(key), state))) {
+            json_decref(pairs);
+            return NULL;
+        }
+    }
+    return dcp_py_new(DCP_PY_DICT, pairs);
+}
+
+/* PyTorch's planner makes texts of the numbers that stand for weights, by which no
+ * optimizer finds its state. */
+static int number_states(struct dcp_catalog *catalog, json_t *value,
+                         struct dcp_error *err)
+{
+    json_t *states = json_object_get(value, "state"), *part, *made;
+    const char *key;
+    size_t i;
+    bool any;
+
+    json_array_foreach(value, i, part)
+    {
+        DCP_TRY(number_states(catalog, part, err));
+    }
+    json_object_foreach(value, key, part)
+    {
+        DCP_TRY(number_states(catalog, part, err));
+    }
+    if (!json_object_size(states) || !dcp_py_is_dict(states))
+        return DCP_OK;
+    DCP_TRY(have_numbers(catalog, json_object_get(value, "param_groups"), &any, err));
+    made = any ? numbered(states) : NULL;
+    return made && json_object_set_new(value, "state", made)
+               ? dcp_error_memory(err, "a PyTorch file")
+               : DCP_OK;
+}
+
 int dcp_nested_make(struct dcp_catalog *catalog, json_t **out, struct dcp_error *err)
 {
     DCP_CLEANUP_OUT struct dcp_out made = { 0 };
@@ -104,6 +193,11 @@ int dcp_nested_make(struct dcp_catalog *catalog, json_t **out, struct dcp_error 
             json_decref(root);
             root = NULL;
         }
+    rc = root ? number_states(catalog, root, err) : DCP_OK;
+    if (rc) {
+        json_decref(root);
+        root = NULL;
+    }
     *out = root;
-    return DCP_OK;
+    return rc;
 }

@@ -8,6 +8,7 @@ from conftest import peer
 import libdcp
 
 torch = peer("torch")
+peer("torch.distributed.checkpoint")
 
 
 def trained_by(make, *nets):
@@ -182,3 +183,24 @@ def test_files_whose_numbers_are_no_weights(tmp_path):
     state = {"model": net.state_dict(), "optim": optim.state_dict()}
     with pytest.raises(libdcp.MismatchError, match="a number that matches several"):
         converted(tmp_path, state, spelling="nested")
+
+
+@pytest.mark.parametrize("by_native", [False, True])
+def test_numbers_that_stock_pytorch_made_texts(tmp_path, by_native):
+    """Its planner knows texts alone, by which an optimizer would find no state."""
+    nets = [perceptron(3, 3), perceptron(3, 3)]
+    optims = {
+        "one": trained_by(torch.optim.Adam, nets[0]),
+        "both": trained_by(torch.optim.Adam, *nets),
+    }
+    state = {key: optim.state_dict() for key, optim in optims.items()}
+    state["nets"] = [net.state_dict() for net in nets]
+    torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / "stock")
+    source = tmp_path / "stock"
+    if by_native:
+        libdcp.reshard(source, tmp_path / "native", to="native")
+        source = tmp_path / "native"
+    libdcp.reshard(source, tmp_path / "it.pt", to="torch")
+    loaded = torch.load(tmp_path / "it.pt")
+    for key, optim in optims.items():
+        assert str(loaded[key]["state"]) == str(optim.state_dict()["state"])
