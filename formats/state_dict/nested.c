@@ -141,8 +141,8 @@ static json_t *numbered(const json_t *states)
     {
         size_t n = strlen(key);
         if (n > 9 || strspn(key, "0123456789") != n ||
-            json_array_append_new(pairs,
-                                  json_pack("[I, O]", (json_int_t)atoll(key), state))) {
+            json_array_append_new(
+                pairs, json_pack("[I, O]", (json_int_t)strtoll(key, NULL, 10), state))) {
             json_decref(pairs);
             return NULL;
         }

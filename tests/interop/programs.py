@@ -17,3 +17,17 @@ def program(name, *arguments):
 
 def reshard(source, target, to, *arguments):
     return program("dcp-reshard", source, target, "--to", to, *arguments)
+
+
+def numbered(value):
+    """Optimizers with numbers for weights as they have them: PyTorch's planner makes texts
+    of them."""
+    if isinstance(value, list):
+        return [numbered(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    value = {key: numbered(item) for key, item in value.items()}
+    groups = value.get("param_groups", [])
+    if "state" in value and all(isinstance(p, int) for group in groups for p in group["params"]):
+        value["state"] = {int(key): item for key, item in value["state"].items()}
+    return value
