@@ -70,8 +70,8 @@ def look(
     if found.trees:
         on_all(ranks, lambda: _check_trees(made, found, ranks))
     if found.settings:
-        casts = allow_cast
-        lacked = lacked.union(*on_all(ranks, lambda: _lacked_here(made, found, casts)))
+        theirs = on_all(ranks, lambda: _lacked_here(made, found, allow_cast))
+        lacked = lacked.union(*theirs)
     made.leave_out(lacked)
     made.step_weights = found.weights
     # Who does not keep masters would leave them as they are, and old.
@@ -105,12 +105,10 @@ def _of_optimizers(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> dict[
             settings.setdefault(first, []).append(value)
     weights = step._weights()
     others = {*step._of_role("model"), *step._of_role("buffer")}
+    named = (n for n in step if n.startswith(f"{SETTINGS}.") and n not in others)
+    kept = ((n, step.tensors[n]) for n in named)
     return {
-        "tensors": {
-            n: (step.tensors[n].dtype, step.tensors[n].shape)
-            for n in step
-            if n.startswith(f"{SETTINGS}.") and n not in others
-        },
+        "tensors": {n: (t.dtype, t.shape) for n, t in kept},
         "masters": set(step._masters()),
         "types": {
             f"{n} {v.get('type')}".lower() for n, vs in settings.items() for v in vs
@@ -150,7 +148,7 @@ def _check_models(made: State, step: Checkpoint) -> None:
     begin = f"{key}."
     if all(n.startswith(begin) for n, t in step.tensors.items() if t.role == "model"):
         raise MismatchError(
-            f"the weights in the step begin with '{key}.': libdcp.save did not make it",
+            f"the weights in the step begin with '{key}.', as in PyTorch's checkpoints",
             hint="take them from libdcp.open(…).state_dict(), without it, and save once",
         )
     raise MismatchError(
@@ -162,7 +160,7 @@ def _check_models(made: State, step: Checkpoint) -> None:
 def _check_settings(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> None:
     """Refuse a step without what is set of an optimizer, under either of its names."""
     begin = f"{SETTINGS}."
-    has = {*step.objects, *map(first_name, step.objects)}
+    has = _values_in(step)
     for names in wanted:
         if has.isdisjoint(names):
             others = {first_name(n) for n in step.objects if n.startswith(begin)}
@@ -178,6 +176,11 @@ def _check_settings(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> None
                 if keys
                 else _WITHOUT,
             )
+
+
+def _values_in(step: Checkpoint) -> set[str]:
+    """Names of values, those of single ranks also without the rank."""
+    return {*step.objects, *map(first_name, step.objects)}
 
 
 def _is_settings(value: Any) -> bool:
@@ -217,7 +220,7 @@ def _check_objects(
     """Refuse a step without the state of an object; values: what they have now. What
     begins with a key may be of a model, whose part is called so, too.
     """
-    has = {*step.objects, *map(first_name, step.objects)}
+    has = _values_in(step)
     told = set(_told_in(step, objects))
     found = told.union(key for key, name in values if name in has)
     found.update(key for n, key in made.of_objects.items() if n in step.tensors)
@@ -371,7 +374,7 @@ def _remark_on_masters(made: State, step: Checkpoint, known: set[str]) -> None:
 
 def _told_in(step: Checkpoint, objects: Sequence[str]) -> list[str]:
     """Objects of which the step says all that they have."""
-    names = {*step.objects, *map(first_name, step.objects)} if objects else ()
+    names = _values_in(step) if objects else ()
     return [k for k in objects if k in names or f"{TREE}.{k}" in names]
 
 

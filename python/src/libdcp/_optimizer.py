@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._array import is_array
 from ._errors import MismatchError, NotFoundError, UnsupportedError
+from ._groups import KINDS, is_number, load_groups, paired, set_alike, told_of
 from ._held import ByPyTorch, Plain, has_ways_of_its_own
 from ._kinds import has_tensors, is_tensor
-from ._values import SETTINGS, is_json
+from ._values import SETTINGS
 from ._warn import warn
 
 if TYPE_CHECKING:
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from ._state import State
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-KINDS = "kinds"  # of what is in groups, where JSON does not tell
 KEEPS = "keeps"  # kinds of state: of a weight another optimizer may keep others
-LEFT = "left"  # of what is in groups, and in no step
-_OF_PARAMS = ("params", "param_names")  # of what is in groups
 
 
 class Optimizer:
@@ -70,29 +67,18 @@ class Optimizer:
             state.add_value(name, value)
 
     def _settings(self) -> dict[str, Any]:
-        groups, kinds = [], []
-        for group in self._held.groups:
-            told = {name: _plain(value) for name, value in group.items()}
-            left = [n for n, (value, _) in told.items() if not is_json(value)]
-            if left:
-                names = ", ".join(f"'{n}'" for n in left)
-                warn(
-                    f"'{self._name}' is saved without {names}: no numbers, texts, or "
-                    "lists of such"
-                )
-            groups.append({n: value for n, (value, _) in told.items() if n not in left})
-            kinds.append(
-                {
-                    n: LEFT if n in left else k
-                    for n, (_, k) in told.items()
-                    if k or n in left
-                }
+        told = [told_of(group) for group in self._held.groups]
+        for left in (left for _, _, left in told if left):
+            names = ", ".join(f"'{n}'" for n in left)
+            warn(
+                f"'{self._name}' is saved without {names}: no numbers, texts, or lists "
+                "of such"
             )
         return {
             "type": self._type,
             **_updates(self._held.state),
-            "param_groups": groups,
-            KINDS: kinds,
+            "param_groups": [group for group, _, _ in told],
+            KINDS: [kinds for _, kinds, _ in told],
             KEEPS: sorted({str(k) for kept in self._held.state.values() for k in kept}),
         }
 
@@ -169,7 +155,7 @@ class Optimizer:
             raise MismatchError(
                 f"the step has {len(saved)} parameter groups, the optimizer {len(ours)}"
             )
-        list(_paired(ours, saved))
+        list(paired(ours, saved))
         return settings
 
     @property
@@ -206,7 +192,7 @@ class Optimizer:
         settings = loaded.all_of(self._name)
         if not settings:
             raise NotFoundError(f"the step has no value '{self._name}'")
-        if loaded.is_resharded and not _set_alike(settings):
+        if loaded.is_resharded and not set_alike(settings):
             loaded.others.add(self._name)
         is_other = self._is_other(settings[0])
         if is_other:
@@ -215,7 +201,7 @@ class Optimizer:
                 f"{self._type}: what only one of them has is not loaded, and a weight of "
                 "which the step lacks some begins without state"
             )
-        self._load_groups(self.check(settings), is_other)
+        load_groups(self._optimizer, self._held, self.check(settings), is_other)
         if not is_other:
             self._held.take_values(loaded, self.keeps)
         is_counted = any("step" in one for one in settings)  # once for all weights
@@ -239,51 +225,10 @@ class Optimizer:
                 del values[kind]
         self._held.put(loaded)
 
-    def _load_groups(self, settings: Mapping[str, Any], is_other: bool) -> None:
-        """Let groups have what those of the step have; of one of the same type nothing
-        else stays but what no step has. Older steps do not say all that groups had.
-        """
-        groups, kinds = settings["param_groups"], settings.get(KINDS, ())
-        is_told = len(kinds) == len(groups)
-        defaults = getattr(self._optimizer, "defaults", {})
-        pairs = _paired(self._held.groups, groups)
-        all_mine = zip(self._optimizer.param_groups, self._held.likes)
-        for (mine, like), (group, at) in zip(all_mine, pairs):
-            saved, of = groups[at], kinds[at] if is_told else {}
-            device = next((p.device for p in mine["params"]), "cpu")
-            for name, value in saved.items():
-                if name in _OF_PARAMS:
-                    continue
-                now: Any = group.get(name)
-                kind = of.get(name) or {}
-                is_rate = name in defaults and type(value) in (int, float)
-                if is_rate and _is_number(now) and "tensor" not in kind:
-                    group[name] = now.new_tensor(value)  # it was made with a tensor
-                elif is_told:
-                    group[name] = _rebuilt(value, kind, device)
-                else:
-                    group[name] = _like(like.get(name), value)
-            for name in group.keys() - saved.keys() if is_told and not is_other else ():
-                if name not in of and name not in _OF_PARAMS and name not in defaults:
-                    del group[name]
-
 
 def _name_of(kind: str, weight: str) -> str:
     """Of what an optimizer keeps for a weight; `kind_of` takes it apart."""
     return f"{SETTINGS}.{kind}.{weight}"
-
-
-def _is_number(value: Any) -> bool:
-    return is_tensor(value) and bool(value.dim() == 0)
-
-
-def _set_alike(settings: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether ranks differ in weights alone, as stages of a pipeline do."""
-    rest = [
-        [{k: v for k, v in group.items() if k not in _OF_PARAMS} for group in groups]
-        for groups in (one.get("param_groups", ()) for one in settings)
-    ]
-    return all(one == rest[0] for one in rest)
 
 
 def _updates(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,7 +238,7 @@ def _updates(state: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     counts = [values["step"] for values in state.values() if "step" in values]
-    if not counts or not all(map(_is_number, counts)):
+    if not counts or not all(map(is_number, counts)):
         return {}
     if len({(c.dtype, c.device) for c in counts}) > 1:
         return {}
@@ -302,67 +247,3 @@ def _updates(state: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     least, most = int(all_of.min()), int(all_of.max())
     return {"step": least} if least == most else {"steps": [least, most]}
-
-
-def _paired(
-    ours: Sequence[dict[str, Any]], saved: Sequence[dict[str, Any]]
-) -> Iterator[tuple[dict[str, Any], int]]:
-    """Each group, and the place of that of the same weights in the step, else its own."""
-    places = {
-        param: i for i, group in enumerate(saved) for param in group.get("params", ())
-    }
-    for i, group in enumerate(ours):
-        found = {places[param] for param in group["params"] if param in places}
-        if len(found) > 1:
-            raise MismatchError(
-                f"weights of parameter group {i} are in several groups of the step",
-                hint="make the optimizer with the groups that the step has",
-            )
-        yield group, found.pop() if found else i
-
-
-def _plain(value: Any) -> tuple[Any, Any]:
-    """What is set of a group as JSON, where that holds it, and its kind, which JSON does
-    not tell; None: it does.
-    """
-    if is_tensor(value):
-        kind = str(value.dtype).rpartition(".")[2], list(value.shape), value.device.type
-        return value.tolist(), {"tensor": list(kind)}
-    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # of NumPy
-        shape = list(value.shape) if is_array(value) else None
-        return value.tolist(), {"array": [value.dtype.str, shape]}
-    if isinstance(value, (list, tuple)):
-        told = [_plain(item) for item in value]
-        kinds = [kind for _, kind in told]
-        name = "tuple" if isinstance(value, tuple) else "list" if any(kinds) else None
-        return [item for item, _ in told], {name: kinds} if name else None
-    return value, None
-
-
-def _rebuilt(value: Any, kind: Any, device: Any) -> Any:
-    """What `_plain` has made plain; tensors that lay with the weights lie on `device`."""
-    if not kind:
-        return value
-    ((name, how),) = kind.items()
-    if name in ("tuple", "list"):
-        made = [_rebuilt(item, of, device) for item, of in zip(value, how)]
-        return tuple(made) if name == "tuple" else made
-    if name == "array":
-        import numpy
-
-        dtype, shape = how
-        array = numpy.array(value, dtype)
-        return array[()] if shape is None else array.reshape(shape)
-    import torch
-
-    dtype, shape, place = how
-    on = "cpu" if place == "cpu" else device
-    return torch.tensor(value, dtype=getattr(torch, dtype), device=on).reshape(shape)
-
-
-def _like(old: Any, new: Any) -> Any:
-    """A value that was JSON, as what it takes the place of."""
-    if isinstance(old, tuple):
-        olds = old if len(old) == len(new) else new
-        return tuple(_like(o, n) for o, n in zip(olds, new))
-    return old.new_tensor(new) if is_tensor(old) else new

@@ -1,0 +1,143 @@
+"""What is set of an optimizer's groups: as JSON in a step, and as it was again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from ._array import is_array
+from ._errors import MismatchError
+from ._kinds import is_tensor
+from ._values import is_json
+
+if TYPE_CHECKING:
+    from ._held import ByPyTorch, Plain
+
+KINDS = "kinds"  # what JSON does not tell of groups
+LEFT = "left"  # the kind of what no step has
+OF_PARAMS = ("params", "param_names")
+
+
+def told_of(group: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """A group as JSON, the kinds of what JSON does not tell, and what it cannot hold."""
+    told, kinds, left = dict[str, Any](), dict[str, Any](), list[str]()
+    for name, value in group.items():
+        plain, kind = _plain(value)
+        if is_json(plain):
+            told[name] = plain
+        else:
+            left.append(name)
+            kind = LEFT
+        if kind:
+            kinds[name] = kind
+    return told, kinds, left
+
+
+def load_groups(
+    optimizer: Any,
+    held: Plain | ByPyTorch,
+    settings: Mapping[str, Any],
+    is_other: bool,
+) -> None:
+    """Let groups have what those of the step have; of an optimizer of the same type
+    nothing else stays but what no step has. Settings of other programs tell no kinds.
+    """
+    all_saved, all_kinds = settings["param_groups"], settings.get(KINDS, ())
+    is_told = len(all_kinds) == len(all_saved)
+    defaults = getattr(optimizer, "defaults", {})
+    pairs = zip(paired(held.groups, all_saved), optimizer.param_groups, held.likes)
+    for (group, at), mine, like in pairs:
+        saved, kinds = all_saved[at], all_kinds[at] if is_told else {}
+        device = next((param.device for param in mine["params"]), "cpu")
+        for name, value in saved.items():
+            kind, now = kinds.get(name), cast("Any", group.get(name))
+            if name in OF_PARAMS:
+                continue
+            is_one = is_number(now) and name in defaults  # it was made with a tensor
+            if is_one and type(value) in (int, float) and "tensor" not in (kind or ()):
+                group[name] = now.new_tensor(value)
+            elif is_told:
+                group[name] = _rebuilt(value, kind, device)
+            else:
+                group[name] = _like(like.get(name), value)
+        if is_told and not is_other:
+            for name in group.keys() - {*saved, *kinds, *defaults, *OF_PARAMS}:
+                del group[name]
+
+
+def set_alike(settings: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether ranks differ in weights alone, as stages of a pipeline do."""
+    rest = [
+        [{k: v for k, v in group.items() if k not in OF_PARAMS} for group in groups]
+        for groups in (one.get("param_groups", ()) for one in settings)
+    ]
+    return all(one == rest[0] for one in rest)
+
+
+def paired(
+    ours: Sequence[dict[str, Any]], saved: Sequence[dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each group, and the place of that of the same weights in the step, else its own."""
+    places = {
+        param: i for i, group in enumerate(saved) for param in group.get("params", ())
+    }
+    for i, group in enumerate(ours):
+        found = {places[param] for param in group["params"] if param in places}
+        if len(found) > 1:
+            raise MismatchError(
+                f"weights of parameter group {i} are in several groups of the step",
+                hint="make the optimizer with the groups that the step has",
+            )
+        yield group, found.pop() if found else i
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a tensor of one."""
+    return is_tensor(value) and bool(value.dim() == 0)
+
+
+def _plain(value: Any) -> tuple[Any, Any]:
+    """What is set of a group as JSON, where that holds it, and its kind, which JSON does
+    not tell; None: it does.
+    """
+    if is_tensor(value):
+        kind = str(value.dtype).rpartition(".")[2], list(value.shape), value.device.type
+        return value.tolist(), {"tensor": list(kind)}
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # of NumPy
+        shape = list(value.shape) if is_array(value) else None
+        return value.tolist(), {"array": [value.dtype.str, shape]}
+    if isinstance(value, (list, tuple)):
+        told = [_plain(item) for item in value]
+        kinds = [kind for _, kind in told]
+        name = "tuple" if isinstance(value, tuple) else "list" if any(kinds) else None
+        return [item for item, _ in told], {name: kinds} if name else None
+    return value, None
+
+
+def _rebuilt(value: Any, kind: Any, device: Any) -> Any:
+    """What `_plain` has made plain; tensors that lay with the weights lie on `device`."""
+    if not kind:
+        return value
+    ((name, how),) = kind.items()
+    if name in ("tuple", "list"):
+        made = [_rebuilt(item, of, device) for item, of in zip(value, how)]
+        return tuple(made) if name == "tuple" else made
+    if name == "array":
+        import numpy
+
+        dtype, shape = how
+        array = numpy.array(value, dtype)
+        return array[()] if shape is None else array.reshape(shape)
+    import torch
+
+    dtype, shape, place = how
+    on = "cpu" if place == "cpu" else device
+    return torch.tensor(value, dtype=getattr(torch, dtype), device=on).reshape(shape)
+
+
+def _like(old: Any, new: Any) -> Any:
+    """A value that was JSON, as what it takes the place of."""
+    if isinstance(old, tuple):
+        olds = old if len(old) == len(new) else new
+        return tuple(_like(o, n) for o, n in zip(olds, new))
+    return old.new_tensor(new) if is_tensor(old) else new
