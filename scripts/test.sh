@@ -162,6 +162,7 @@ run_python() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index \
         --no-deps --force-reinstall "$build"/dist/libdcp-*.whl
     (cd "$root/python" && "$venv/bin/python" -m pytest --quiet \
+        --numprocesses $((jobs + 1)) --dist worksteal \
         --junitxml "$results/python.xml" </dev/null) || true
     [ -s "$results/python.xml" ] || die "pytest gave no results"
 }

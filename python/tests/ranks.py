@@ -19,6 +19,7 @@ def _rank(rank: int, world: int, store: str, act: Callable[..., Any], args: Any)
         os.environ["MASTER_ADDR"] = "127.0.0.1"
         return act(*args)
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "USE_LIBUV": "0", "OMP_NUM_THREADS": "1"}
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # no rank leaves while others connect
     import torch
     import torch.distributed as dist
 
