@@ -3,6 +3,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "core/run/steps.h"
 #include <dcp/delta.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,17 +23,15 @@ static int find_step(const char *path, int64_t step, char **out, struct dcp_erro
     *out = NULL;
     DCP_TRY(dcp_store_delta_dir(&store, path, false, err));
     int rc = dcp_steps(&store, &steps, &n, NULL, err);
-    dcp_store_free(&store);
-    DCP_TRY(rc);
     while (i < n && steps[i].step != step)
         i++;
-    if (i == n) {
-        dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step %" PRId64 " in '%s'", step,
-                      path);
+    if (!rc && i == n) {
+        rc = dcp_steps_refuse(&store, step, err);
         if (n)
             dcp_error_hint(err, "the newest of its %zu is %" PRId64, n, steps[0].step);
-        return DCP_E_NOT_FOUND;
     }
+    dcp_store_free(&store);
+    DCP_TRY(rc);
     *out = dcp_fs_join(path, steps[i].name);
     return *out ? DCP_OK : dcp_error_memory(err, "a path");
 }
