@@ -3,7 +3,6 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "core/run/steps.h"
 #include <dcp/delta.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,6 +16,7 @@
 static int find_step(const char *path, int64_t step, char **out, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
+    struct dcp_step found = { .name = "" };
     struct dcp_store store;
     size_t n = 0, i = 0;
 
@@ -25,14 +25,15 @@ static int find_step(const char *path, int64_t step, char **out, struct dcp_erro
     int rc = dcp_steps(&store, &steps, &n, NULL, err);
     while (i < n && steps[i].step != step)
         i++;
-    if (!rc && i == n) {
-        rc = dcp_steps_refuse(&store, step, err);
-        if (n)
-            dcp_error_hint(err, "the newest of its %zu is %" PRId64, n, steps[0].step);
-    }
+    if (i < n)
+        found = steps[i];
+    else if (!rc) /* which says what is there instead */
+        rc = dcp_find(&(struct dcp_context){ .store = &store }, step, &found, err);
     dcp_store_free(&store);
+    if (rc && n)
+        dcp_error_hint(err, "the newest of its %zu is %" PRId64, n, steps[0].step);
     DCP_TRY(rc);
-    *out = dcp_fs_join(path, steps[i].name);
+    *out = dcp_fs_join(path, found.name);
     return *out ? DCP_OK : dcp_error_memory(err, "a path");
 }
 

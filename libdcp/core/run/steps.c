@@ -182,7 +182,9 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
     return DCP_OK;
 }
 
-int dcp_steps_refuse(const struct dcp_store *store, int64_t wanted, struct dcp_error *err)
+/* There is no step of that number, or, -1, none at all; who named a step in place of a
+ * run is told so. */
+static int refuse(const struct dcp_store *store, int64_t wanted, struct dcp_error *err)
 {
     const struct dcp_format *steps = dcp_format_of_steps();
     const struct dcp_source root = { store, "", true };
@@ -293,7 +295,7 @@ static int find_once(struct search *search, bool *out_gone, struct dcp_error *er
         return rc;
 
     if (!seen)
-        return dcp_steps_refuse(store, wanted, err);
+        return refuse(store, wanted, err);
     rc = why.code == DCP_E_UNSUPPORTED ? DCP_E_UNSUPPORTED : DCP_E_CORRUPT;
     return dcp_error_set(err, rc, "no step in '%s' is complete: %s", store->root,
                          why.message);

@@ -19,10 +19,6 @@
 void dcp_step_name(char out[64], int64_t step);
 /* The number of a step's folder name, or -1. */
 int64_t dcp_step_parse(const char *name);
-/* Says that a run folder has no step of that number, or, -1, none at all; who named a
- * step in place of a run is told so. Always NOT_FOUND. */
-int dcp_steps_refuse(const struct dcp_store *store, int64_t wanted,
-                     struct dcp_error *err);
 /* What a step is called that was superseded, i from 1: "step-00000060.aside", then
  * ".aside-2", and so on; and whether a name is such a one. */
 void dcp_superseded_name(const char *step, int64_t i, char out[96]);
