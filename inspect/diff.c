@@ -95,7 +95,8 @@ const struct dcp_command inspect_diff = {
              "prefix 'transformer.', 'model.' or 'module.' of wrappers, and compared by "
              "their fingerprints where both have them, else read. Numbers of different "
              "dtypes are compared by value. Objects (scheduler, random numbers, data "
-             "cursor) are compared where both formats hold them.",
+             "cursor) are compared where both formats hold them; between two formats not "
+             "how one of them spells names.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .defaults = &defaults,

@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include <dcp/checkpoint.h>
 #include <dcp/training.h>
 #include <stdio.h>
@@ -181,11 +182,40 @@ static bool is_compared(const char *name)
     return strcmp(name, DCP_LINEAGE) != 0;
 }
 
-/* Between two formats only what both say is compared, and what training needs. */
+/* Whether one name is the other or the beginning of its path: "rng" of "rng.python". */
+static bool is_path_of(const char *name, const char *other)
+{
+    size_t n = strlen(name), m = strlen(other), k = n < m ? n : m;
+    return strncmp(name, other, k) == 0 && (n == m || (n < m ? other : name)[k] == '.');
+}
+
+/* Whether a side says it in other words: formats differ in what of a tree is one object,
+ * and groups of parameters are told by `optimizer`, too. */
+static bool has_otherwise(const struct dcp_catalog *side, const char *name)
+{
+    if (dcp_str_ends(name, ".param_groups") &&
+        dcp_catalog_find_object(side, DCP_TRAINING_OPTIMIZER) >= 0)
+        return true;
+    for (size_t i = 0; i < side->n_objects; i++)
+        if (is_path_of(name, side->objects[i].name))
+            return true;
+    return false;
+}
+
+/* Whether an object that `side` lacks is a difference: between two formats not how one of
+ * them spells names, nor a file beside its weights, for which others have no place. */
+static bool is_missed(const struct inspect_diff_result *diff,
+                      const struct dcp_catalog *side, const char *name)
+{
+    return diff->a.location.format == diff->b.location.format ||
+           dcp_training_is_state(name) ||
+           (!dcp_object_is_spelling(name) && !dcp_object_file(name) &&
+            !has_otherwise(side, name));
+}
+
 static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
 {
     const struct dcp_catalog *a = diff->a.catalog, *b = diff->b.catalog;
-    bool one_format = diff->a.location.format == diff->b.location.format;
     diff->objects = dcp_mem_calloc(a->n_objects + b->n_objects, sizeof *diff->objects);
     if (!diff->objects)
         return dcp_error_memory(err, "the pairs of objects");
@@ -196,13 +226,12 @@ static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
             continue;
         if (other >= 0 && same_object(&a->objects[i], &b->objects[other]))
             diff->n_objects_same++;
-        else if (one_format || other >= 0 || dcp_training_is_state(name))
+        else if (other >= 0 || is_missed(diff, b, name))
             diff->objects[diff->n_objects++] =
                 (struct inspect_object_diff){ name, true, other >= 0 };
     }
     for (size_t i = 0; i < b->n_objects; i++)
-        if (is_compared(b->objects[i].name) &&
-            (one_format || dcp_training_is_state(b->objects[i].name)) &&
+        if (is_compared(b->objects[i].name) && is_missed(diff, a, b->objects[i].name) &&
             dcp_catalog_find_object(a, b->objects[i].name) < 0)
             diff->objects[diff->n_objects++] =
                 (struct inspect_object_diff){ b->objects[i].name, false, true };

@@ -210,6 +210,14 @@ void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
     put_notes(m, job);
 }
 
+/* What floats were cast to: what was asked for, else what each had to be. */
+static const char *dtype_word(const struct reshard_job *job)
+{
+    int dtype = job->options.dtype;
+
+    return dtype >= 0 ? dcp_dtype_name((enum dcp_dtype)dtype) : "another dtype";
+}
+
 /* What is proved of the target. A tensor that was cast has other bytes than its source,
  * so there is nothing that its fingerprint could equal. */
 static void put_proof(struct dcp_main *m, const struct reshard_job *job)
@@ -218,10 +226,9 @@ static void put_proof(struct dcp_main *m, const struct reshard_job *job)
     uint64_t n_cast = dcp_reshard_facts(job->reshard)->n_cast;
     uint64_t n = dcp_reshard_facts(job->reshard)->n_tensors;
     if (n_cast)
-        dcp_term_printf(
-            out, ", %s cast to %s", n_cast == n ? "all" : dcp_human_count(n_cast).text,
-            job->options.dtype >= 0 ? dcp_dtype_name((enum dcp_dtype)job->options.dtype)
-                                    : "another dtype");
+        dcp_term_printf(out, ", %s cast to %s",
+                        n_cast == n ? "all" : dcp_human_count(n_cast).text,
+                        dtype_word(job));
     if (job->options.no_verify)
         dcp_term_put(out, ", not verified (--no-verify)");
     else if (n_cast < n)
@@ -241,8 +248,8 @@ static void warn_overflows(struct dcp_main *m, const struct reshard_job *job)
                       "infinite or NaN ('%s'%s)",
                       dcp_human_items(n, "number", "numbers").text,
                       dcp_human_items(n_tensors, "tensor", "tensors").text,
-                      dcp_dtype_name((enum dcp_dtype)job->options.dtype),
-                      DCP_SHOWN(first), n_tensors > 1 ? " and others" : "");
+                      dtype_word(job), DCP_SHOWN(first),
+                      n_tensors > 1 ? " and others" : "");
 }
 
 void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)

@@ -252,7 +252,7 @@ int dcp_roles_find_buffers(struct dcp_catalog *catalog, struct dcp_error *err)
     if (!rc) {
         find_cuts(&f);
         for (size_t t = 0; t < catalog->n_tensors; t++)
-            if (in_model(&catalog->tensors[t]))
+            if (in_model(&catalog->tensors[t]) && !catalog->tensors[t].tied_to)
                 catalog->tensors[t].role = role_of(&f, t);
         set_ties(catalog);
         rc = tell(&f, err);

@@ -1,5 +1,6 @@
 /* hf: a Hugging Face model folder: config.json, and the weights in one of four forms. */
 #include "hf.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -64,7 +65,8 @@ static int probe(const struct dcp_source *source)
 
 struct naming {
     const struct dcp_names_family *family; /* NULL: names stay as they are */
-    bool tied, add_prefix;
+    const struct dcp_tensor *repeated; /* left out: the embedding once more, or NULL */
+    bool add_prefix;
     size_t strip; /* bytes of a wrapper before every name */
     char *name;   /* scratch */
     bool failed;  /* memory ran out */
@@ -107,11 +109,9 @@ static const char *take_named(void *self, const struct dcp_tensor *tensor)
 
     if (!family)
         return name;
-    bool is_head = dcp_str_starts(name, family->head);
-    if ((naming->tied && is_head && !strcmp(name + strlen(family->head), ".weight")) ||
-        dcp_names_dropped(family, name))
+    if (tensor == naming->repeated || dcp_names_dropped(family, name))
         return NULL;
-    if (!naming->add_prefix || is_head)
+    if (!naming->add_prefix || dcp_str_starts(name, family->head))
         return name;
     size_t n = strlen(family->prefix) + strlen(name) + 1;
     free(naming->name);
@@ -132,16 +132,112 @@ static bool lacks_prefix(const struct dcp_catalog *catalog, const struct naming 
     return true;
 }
 
+/* The tensor that GGUF knows by that name, or NULL. */
+static const struct dcp_tensor *find(const struct dcp_catalog *own,
+                                     const struct naming *naming, const char *of_gguf)
+{
+    char name[DCP_NAMES_MAX_BYTES];
+
+    for (size_t i = 0; i < own->n_tensors; i++)
+        if (dcp_names_translate(naming->family, DCP_NAMES_HF, DCP_NAMES_GGUF,
+                                own->tensors[i].name + naming->strip, name) &&
+            !strcmp(name, of_gguf))
+            return &own->tensors[i];
+    return NULL;
+}
+
+static int digest(const struct dcp_input *in, uint64_t offset, uint64_t n, uint64_t *out,
+                  struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE unsigned char *buffer = malloc(DCP_HASH_SLICE);
+
+    *out = 0;
+    if (!buffer)
+        return dcp_error_memory(err, "a digest");
+    for (size_t part; n; n -= part, offset += part) {
+        part = n < DCP_HASH_SLICE ? (size_t)n : DCP_HASH_SLICE;
+        DCP_TRY(dcp_input_read(in, offset, buffer, part, err));
+        *out = dcp_hash_crc64(*out, buffer, part);
+    }
+    return DCP_OK;
+}
+
+/* Whether two extents of one size hold the same: their beginnings, then all of them. One
+ * is read after the other, for an archive may know no way back but from its beginning. */
+static int same_extents(const struct dcp_source *source, const struct dcp_catalog *own,
+                        const struct dcp_piece *a, const struct dcp_piece *b,
+                        bool *out_same, struct dcp_error *err)
+{
+    DCP_CLEANUP_INPUT struct dcp_input in_a = { 0 }, in_b = { 0 };
+    uint64_t n = a->stored_size < DCP_HASH_SLICE ? a->stored_size : DCP_HASH_SLICE;
+    uint64_t of_a, of_b;
+
+    DCP_TRY(dcp_input_open(&in_a, source, own->files[a->file].name, err));
+    DCP_TRY(dcp_input_open(&in_b, source, own->files[b->file].name, err));
+    for (bool whole = false; *out_same && !whole; n = a->stored_size) {
+        whole = n == a->stored_size;
+        DCP_TRY(digest(&in_a, a->offset, n, &of_a, err));
+        DCP_TRY(digest(&in_b, b->offset, n, &of_b, err));
+        *out_same = of_a == of_b;
+    }
+    return DCP_OK;
+}
+
+/* Of the tensors that a file of torch.save has under several names. */
+static const char *first_name(const struct dcp_tensor *tensor)
+{
+    return tensor->tied_to ? tensor->tied_to : tensor->name;
+}
+
+static bool same_type(const struct dcp_tensor *a, const struct dcp_tensor *b)
+{
+    return a->dtype == b->dtype && a->ndim && a->ndim == b->ndim &&
+           !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape);
+}
+
+static bool same_form(const struct dcp_piece *a, const struct dcp_piece *b)
+{
+    return a->file >= 0 && b->file >= 0 && a->codec == b->codec && a->skip == b->skip &&
+           a->stored_size == b->stored_size && a->swap_bytes == b->swap_bytes &&
+           !a->stride && !b->stride;
+}
+
+/* Finds a head that repeats the embedding, where the configuration ties them: bytes
+ * alone decide, as in transformers, which takes a head that differs for one of its own.
+ */
+static int find_repeated(const struct dcp_source *source, struct dcp_catalog *own,
+                         struct naming *naming, struct dcp_error *err)
+{
+    DCP_TRY(dcp_catalog_sort(own, err));
+    const struct dcp_tensor *head = find(own, naming, "output.weight"),
+                            *embedding = find(own, naming, "token_embd.weight");
+
+    if (!head || !embedding || !same_type(head, embedding) || head->n_pieces != 1 ||
+        embedding->n_pieces != 1)
+        return DCP_OK;
+    const struct dcp_piece *a = &own->pieces[head->first_piece],
+                           *b = &own->pieces[embedding->first_piece];
+    bool same = !strcmp(first_name(head), first_name(embedding));
+    if (!same && same_form(a, b)) {
+        same = true;
+        DCP_TRY(same_extents(source, own, a, b, &same, err));
+    }
+    naming->repeated = same ? head : NULL;
+    return DCP_OK;
+}
+
 /* Takes the tensors over under the names that the family's models use. */
-static int take_tensors(struct dcp_catalog *catalog, const struct dcp_catalog *own,
-                        const json_t *config, struct dcp_error *err)
+static int take_tensors(const struct dcp_source *source, struct dcp_catalog *catalog,
+                        struct dcp_catalog *own, const json_t *config,
+                        struct dcp_error *err)
 {
     struct naming naming = { .family = dcp_model_config_family(config),
                              .strip = find_wrapper(own) };
     const struct dcp_merge_rule rule = { .name = take_named, .self = &naming };
 
     if (naming.family) {
-        naming.tied = dcp_model_config_tied(config, naming.family);
+        if (dcp_model_config_tied(config, naming.family))
+            DCP_TRY(find_repeated(source, own, &naming, err));
         naming.add_prefix = !dcp_model_config_is_base(config, naming.family) &&
                             lacks_prefix(own, &naming);
     }
@@ -188,7 +284,7 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     if (!rc)
         rc = dcp_weights_index(source, weights, own, err);
     if (!rc)
-        rc = take_tensors(catalog, own, config, err);
+        rc = take_tensors(source, catalog, own, config, err);
     if (!rc)
         rc = dcp_roles_find_buffers(catalog, err);
     dcp_catalog_free(own);

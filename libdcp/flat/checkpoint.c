@@ -16,24 +16,24 @@
 static int find_step(const char *path, int64_t step, char **out, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
+    struct dcp_step found = { .name = "" };
     struct dcp_store store;
     size_t n = 0, i = 0;
 
     *out = NULL;
     DCP_TRY(dcp_store_delta_dir(&store, path, false, err));
     int rc = dcp_steps(&store, &steps, &n, NULL, err);
-    dcp_store_free(&store);
-    DCP_TRY(rc);
     while (i < n && steps[i].step != step)
         i++;
-    if (i == n) {
-        dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step %" PRId64 " in '%s'", step,
-                      path);
-        if (n)
-            dcp_error_hint(err, "the newest of its %zu is %" PRId64, n, steps[0].step);
-        return DCP_E_NOT_FOUND;
-    }
-    *out = dcp_fs_join(path, steps[i].name);
+    if (i < n)
+        found = steps[i];
+    else if (!rc) /* which says what is there instead */
+        rc = dcp_find(&(struct dcp_context){ .store = &store }, step, &found, err);
+    dcp_store_free(&store);
+    if (rc && n)
+        dcp_error_hint(err, "the newest of its %zu is %" PRId64, n, steps[0].step);
+    DCP_TRY(rc);
+    *out = dcp_fs_join(path, found.name);
     return *out ? DCP_OK : dcp_error_memory(err, "a path");
 }
 

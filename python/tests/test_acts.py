@@ -525,3 +525,42 @@ def test_counts_of_a_universal_checkpoint(tmp_path):
     files[1].write_bytes(b"garbage")
     with pytest.raises(libdcp.Error):
         libdcp.open(tmp_path / "other")
+
+
+@pytest.mark.parametrize("to", ["native", "torch-dist"])
+@pytest.mark.parametrize("key", ["optimizer", "optimizer_states"])
+def test_diff_of_objects_between_formats(tmp_path, to, key):
+    """What one side lacks is a difference, and how it spells what both have is none."""
+    torch = peer("torch")
+    net = torch.nn.Linear(2, 2)
+    optim = torch.optim.Adam(net.parameters())
+    net(torch.ones(2)).sum().backward()
+    optim.step()
+    state = optim.state_dict()
+    whole = {
+        "model": net.state_dict(),
+        key: [state] if key.endswith("s") else state,
+        "scaler": {"scale": 2.0, "_growth_tracker": 3},
+        "rng": {"python": (3, [1, 2]), "cpu": torch.ones(2)},
+        "epoch": 7,
+    }
+    torch.save(whole, tmp_path / "whole.pt")
+
+    def told(name):
+        libdcp.reshard(tmp_path / f"{name}.pt", tmp_path / name, to=to)
+        done = subprocess.run(
+            [BIN / "dcp-inspect", "diff", tmp_path / "whole.pt", tmp_path / name],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = done.stdout.splitlines()
+        return done.returncode, [x for x in lines if x.startswith("only in")]
+
+    assert told("whole") == (0, [])
+    for name in ("scaler", "epoch", "rng.python"):
+        first, _, last = name.partition(".")
+        less = {k: dict(v) if k == "rng" else v for k, v in whole.items()}
+        less[first].pop(last) if last else less.pop(first)
+        torch.save(less, tmp_path / f"{name}.pt")
+        assert told(name) == (1, [f"only in A {name}  (object)"])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 
 import pytest
+from conftest import peer
 
 import libdcp
+
+np = peer("numpy")
 
 
 def test_corrupt_tensors_are_named(damaged):
@@ -76,3 +80,25 @@ def test_closed(run):
     for act in (tensor.tobytes, ckpt.verify, lambda: ckpt.info):
         with pytest.raises(libdcp.UsageError, match="is closed"):
             act()
+
+
+@pytest.mark.parametrize("number", [3, None])
+def test_a_step_that_is_named_in_place_of_its_run(tmp_path, number):
+    """What is to be done is told, with the number that it has."""
+    state = {"w": np.ones(2, np.float32)}
+    libdcp.save(state, tmp_path / "run", step=number or 1)
+    step = next((tmp_path / "run").glob("step-*"))
+    if number is None:
+        libdcp.export(step, tmp_path / "file.safetensors")
+        step = tmp_path / "plain"
+        libdcp.reshard(tmp_path / "file.safetensors", step)
+    acts = [lambda: libdcp.load(state, step), lambda: libdcp.open(step, step=7)]
+    for act in acts:
+        with pytest.raises(libdcp.NotFoundError, match="there is no step") as why:
+            act()
+        assert "the folder itself is a step" in why.value.hint
+        assert "libdcp.open reads it" in why.value.hint
+        assert ("'step-00000003'" in why.value.hint) is (number == 3)
+    if number:
+        shutil.move(step, tmp_path / "other" / "step-00000003")
+        assert libdcp.load(state, tmp_path / "other").step == 3

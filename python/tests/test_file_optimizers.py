@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import pytest
-from conftest import peer
+from conftest import BIN, peer
 
 import libdcp
 
@@ -204,3 +207,21 @@ def test_numbers_that_stock_pytorch_made_texts(tmp_path, by_native):
     loaded = torch.load(tmp_path / "it.pt")
     for key, optim in optims.items():
         assert str(loaded[key]["state"]) == str(optim.state_dict()["state"])
+
+
+def test_what_is_said_of_a_tied_weight(tmp_path):
+    """Its second name is trained as its first is: nothing of it is frozen."""
+    net = torch.nn.ModuleDict({n: torch.nn.Linear(3, 3, bias=False) for n in "ab"})
+    net["b"].weight = net["a"].weight
+    optim = torch.optim.Adam(net.parameters())
+    net["b"](torch.randn(2, 3)).square().sum().backward()
+    optim.step()
+    state = {"model": net.state_dict(), "optim": optim.state_dict()}
+    torch.save(state, tmp_path / "it.pt")
+    command = [BIN / "dcp-reshard", tmp_path / "it.pt", tmp_path / "it", "--json"]
+    done = subprocess.run(
+        [*command, "--to", "deepspeed"], capture_output=True, check=True
+    )
+    assert "frozen" not in (json.loads(done.stdout)["assumed"] or "")
+    with libdcp.open(tmp_path / "it") as ckpt:
+        assert ckpt["b.weight"].tied_to and ckpt["b.weight"].role == "model"

@@ -315,10 +315,10 @@ open("odd.safetensors", "wb").write(
 @test "diff compares objects" {
     run -1 dcp-inspect diff run model.bin --json
     json 'd["objects_compared"] and all(o["in_a"] and not o["in_b"] for o in d["objects"])
-          and len(d["objects"]) == 4'
+          and len(d["objects"]) == 5'
     run -1 dcp-inspect diff run model.bin
     [[ $output == *"only in A scheduler  (object)"* ]]
-    [[ $output == *"18 of 24 tensors, 4 of 4 objects"* ]]
+    [[ $output == *"18 of 24 tensors, 5 of 5 objects"* ]]
     run -0 dcp-inspect diff run two --json
     json 'd["objects_compared"] is True and d["objects"] == []'
 }

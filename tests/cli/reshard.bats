@@ -173,6 +173,18 @@ left() {
     [ -z "$stderr" ]
 }
 
+@test "so are those of a cast that nobody asked for" {
+    python3 - <<'PYTHON'
+import json, struct
+header = json.dumps({"w": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}}).encode()
+open("big.safetensors", "wb").write(
+    struct.pack("<Q", len(header)) + header + struct.pack("<d", 1e300))
+PYTHON
+    run -0 --separate-stderr dcp-reshard big.safetensors out --to universal
+    [[ $output == *", 1 cast to another dtype"* ]]
+    [[ $stderr == *"warning: 1 number of 1 tensor out of the range of another dtype became "* ]]
+}
+
 @test "force replaces a checkpoint, and nothing else" {
     mkdir papers
     echo precious >papers/thesis.tex

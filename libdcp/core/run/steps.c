@@ -182,6 +182,41 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
     return DCP_OK;
 }
 
+/* There is no step of that number, or, -1, none at all; who named a step in place of a
+ * run is told so. */
+static int refuse(const struct dcp_store *store, int64_t wanted, struct dcp_error *err)
+{
+    const struct dcp_format *steps = dcp_format_of_steps();
+    const struct dcp_source root = { store, "", true };
+    struct dcp_catalog *catalog = NULL;
+    char name[64];
+
+    if (wanted < 0)
+        dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step in '%s'", store->root);
+    else
+        dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step %" PRId64 " in '%s'",
+                      wanted, store->root);
+    if (!steps->probe(&root)) {
+        if (wanted >= 0)
+            dcp_error_hint(err, "'dcp-inspect %s' lists the steps", store->root);
+        return DCP_E_NOT_FOUND;
+    }
+    bool known =
+        !dcp_catalog_new(&catalog, NULL) && !steps->index_head(&root, catalog, NULL);
+    int64_t number = known ? catalog->step : -1;
+    dcp_catalog_free(catalog);
+    dcp_step_name(name, number);
+    if (number >= 0)
+        dcp_error_hint(err,
+                       "the folder itself is a step: move it into a run folder as '%s'; "
+                       "or libdcp.open reads it where it is",
+                       name);
+    else
+        dcp_error_hint(err, "the folder itself is a step, of no known number: "
+                            "libdcp.open reads it where it is");
+    return DCP_E_NOT_FOUND;
+}
+
 /* What rank 0 looks for. */
 struct search {
     const struct dcp_context *ctx;
@@ -259,15 +294,8 @@ static int find_once(struct search *search, bool *out_gone, struct dcp_error *er
     if (out->complete || out->recoverable || rc == DCP_E_MEMORY)
         return rc;
 
-    if (!seen && wanted < 0)
-        return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step in '%s'",
-                             store->root);
-    if (!seen) {
-        dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step %" PRId64 " in '%s'",
-                      wanted, store->root);
-        dcp_error_hint(err, "'dcp-inspect %s' lists the steps", store->root);
-        return DCP_E_NOT_FOUND;
-    }
+    if (!seen)
+        return refuse(store, wanted, err);
     rc = why.code == DCP_E_UNSUPPORTED ? DCP_E_UNSUPPORTED : DCP_E_CORRUPT;
     return dcp_error_set(err, rc, "no step in '%s' is complete: %s", store->root,
                          why.message);
