@@ -143,8 +143,8 @@ int dcp_reshard_count(struct dcp_reshard *reshard, struct dcp_error *err)
     count_masters(reshard);
     DCP_TRY(count_kept(reshard, err));
     DCP_TRY(count_left(reshard, err));
-    DCP_TRY(dcp_contents_left(src, reshard->format, reshard->target, &facts->objects_left,
-                              err));
+    DCP_TRY(dcp_contents_left(src, reshard->format, reshard->target, reshard->src_tensor,
+                              &facts->objects_left, err));
     DCP_TRY(count_unproved(reshard, err));
     if (reshard->format->flags & DCP_FORMAT_MASTERS)
         facts->assumed = src->assumed;

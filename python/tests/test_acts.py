@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -392,6 +393,14 @@ def test_ctrl_c_as_the_call_begins(monkeypatch, begins):
     for thread in threads:
         thread.join()
     assert said == before and len(said) in ((0, 2) if begins else (0,))
+
+
+def test_values_beside_a_tensor_that_are_left(tmp_path):
+    torch = peer("torch")
+    args = argparse.Namespace(seed=7, lr=0.1, counts=torch.ones(3))
+    torch.save({"model": {"w": torch.ones(2)}, "args": args}, tmp_path / "a.pt")
+    for to, n in {"native": 0, "safetensors": 1, "deepspeed": 1}.items():
+        assert libdcp.reshard(tmp_path / "a.pt", tmp_path / to, to=to).n_objects_left == n
 
 
 def test_what_ctypes_would_cut_off(tmp_path):
