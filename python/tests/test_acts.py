@@ -403,6 +403,23 @@ def test_values_beside_a_tensor_that_are_left(tmp_path):
         assert libdcp.reshard(tmp_path / "a.pt", tmp_path / to, to=to).n_objects_left == n
 
 
+def test_what_is_assumed(tmp_path):
+    """That numbers count the weights in the model's order, where names are made."""
+    torch = peer("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    both = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(both, tmp_path / "a.pt")
+    for to, is_said in {"torch-dist": True, "deepspeed": True, "torch": False}.items():
+        made = libdcp.reshard(tmp_path / "a.pt", tmp_path / to, to=to)
+        said = "the optimizer counts the weights in the model's order"
+        assert made.assumed == (said if is_said else None)
+        assert f"assumed={made.assumed!r}" in str(made)
+    assert libdcp.export(tmp_path / "a.pt", tmp_path / "a.safetensors").assumed is None
+
+
 def test_what_ctypes_would_cut_off(tmp_path):
     """A text is no list of texts, and numbers have the range that the library has."""
     numpy = pytest.importorskip("numpy")
