@@ -295,8 +295,6 @@ static int add_names(struct plain *p, struct dcp_error *err)
                               : json_sprintf("%llu", (unsigned long long)number));
         }
         failed |= json_object_set_new(group, "params", names);
-        if (p->named)
-            json_object_del(group, "param_names"); /* "params" are those */
         if (failed)
             return dcp_error_memory(err, "groups of parameters");
     }
