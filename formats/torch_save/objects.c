@@ -93,8 +93,7 @@ static int split(struct splitter *s, json_t *value, const char *path)
     return DCP_OK;
 }
 
-/* -- what stays in the tree -----------------------------------------------------------
- */
+/* -- what stays in the tree ---------------------------------------------------------- */
 
 static bool holds_value(const json_t *value);
 
@@ -110,13 +109,13 @@ static bool holds_value(const json_t *value)
 {
     struct dcp_py_parts parts = dcp_py_children(value);
     bool holds = value && parts.kind == DCP_PY_PLAIN;
+    bool is_object = json_object_get(value, DCP_PY_OBJECT);
 
     if (dcp_py_tensor(value))
         return dress_holds_value(value);
     while (!holds && dcp_py_next(&parts)) {
-        bool of_class =
-            parts.kind == DCP_PY_MEMBERS &&
-            (!strcmp(parts.name, DCP_PY_OBJECT) || !strcmp(parts.name, "new"));
+        bool of_class = is_object && (!strcmp(parts.name, DCP_PY_OBJECT) ||
+                                      !strcmp(parts.name, "new"));
         holds = !of_class && holds_value(parts.value);
     }
     return holds;
@@ -151,15 +150,14 @@ static int each_kept(const struct dcp_value_listener *listener, json_t *value,
                    : DCP_OK;
     while (dcp_py_next(&parts)) {
         DCP_CLEANUP_BUF struct dcp_buf inner = { 0 };
-        bool has_name = parts.name && !parts.is_word;
-        if (has_name ? dcp_py_value(parts.value) != NULL
-                     : told || !holds_value(parts.value))
-            continue;
-        told = told || !has_name;
-        if (!has_name) {
-            DCP_TRY(tell(listener, value, path, err));
+        if (!parts.name || parts.is_word) {
+            if (!told && holds_value(parts.value))
+                DCP_TRY(tell(listener, value, path, err));
+            told = told || holds_value(parts.value);
             continue;
         }
+        if (dcp_py_value(parts.value))
+            continue;
         dcp_buf_add_fmt(&inner, "%s%s%s", path, path[0] ? "." : "", parts.name);
         DCP_TRY(dcp_buf_check(&inner, err));
         const char *name = (const char *)inner.data;

@@ -97,7 +97,7 @@ class Left(Folder):
         }
         names = ("args: argparse.Namespace, sums: collections.defaultdict, buffer: dict, "
                  "words: dict, graph: torch._utils._rebuild_sparse_tensor")
-        only = argparse.Namespace(weight=torch.ones(3))
+        only = argparse.Namespace(weight=torch.ones(3))  # says nothing else
         source = self.save({"model": weights, "tensors": only, "n": 1, **mixed})
         for form in "safetensors", "npz":
             self.assertEqual(self.left(source, form), f"n, {names}")
