@@ -88,7 +88,7 @@ json_t *dcp_optim_groups_of(const struct dcp_catalog *catalog, const json_t *gro
         json_object_foreach(from, key, value)
         {
             bool params = !strcmp(key, "params"), betas = !strcmp(key, "betas");
-            if (!failed && strcmp(key, "param_names") != 0)
+            if (!failed)
                 failed = json_object_set_new(
                     group, key,
                     params ? names_of(catalog, value, ids, out_named)

@@ -1,5 +1,6 @@
 /* optim_unordered: by names, or by shapes that there are once. */
 #include "optim_unordered.h"
+#include "base/mem.h"
 #include <string.h>
 
 enum { MAX_BY_SHAPE = 4096 }; /* each is compared with each */
@@ -37,6 +38,23 @@ static bool find_by_shape(const struct dcp_catalog *catalog, const size_t *weigh
                 return false;
     }
     return true;
+}
+
+int dcp_optim_say_order(struct dcp_catalog *catalog, const size_t *weights,
+                        size_t n_weights, const struct dcp_optim_shape *shapes,
+                        const struct dcp_optim_ids *ids, struct dcp_error *err)
+{
+    struct dcp_optim_ids alone = { .n = ids->n };
+
+    if (!ids->found || ids->by_name)
+        return DCP_OK;
+    alone.weight = dcp_mem_calloc(ids->n, sizeof *alone.weight);
+    if (!alone.weight)
+        return dcp_error_memory(err, "an optimizer");
+    if (!find_by_shape(catalog, weights, n_weights, shapes, &alone))
+        catalog->assumed_order = DCP_OPTIM_IN_ORDER;
+    dcp_optim_ids_fini(&alone);
+    return DCP_OK;
 }
 
 void dcp_optim_unordered(const struct dcp_catalog *catalog, const size_t *weights,

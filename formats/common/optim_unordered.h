@@ -12,4 +12,12 @@ void dcp_optim_unordered(const struct dcp_catalog *catalog, const size_t *weight
                          size_t n_weights, const struct dcp_optim_shape *shapes,
                          struct dcp_optim_ids *ids);
 
+#define DCP_OPTIM_IN_ORDER "the optimizer counts the weights in the model's order"
+/* Where the numbers' weights were told by the order alone, which nothing proves: sets
+ * catalog->assumed_order. Arguments are those of the two, ids what they found. Errors:
+ * MEMORY. */
+int dcp_optim_say_order(struct dcp_catalog *catalog, const size_t *weights,
+                        size_t n_weights, const struct dcp_optim_shape *shapes,
+                        const struct dcp_optim_ids *ids, struct dcp_error *err);
+
 #endif

@@ -225,8 +225,6 @@ static int tell(struct finder *f, struct dcp_error *err)
                       untold[] = ", of which no optimizer tells,";
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
 
-    if (f->catalog->assumed)
-        dcp_buf_add_fmt(&text, "%s", f->catalog->assumed);
     say(&text, &f->frozen, unknown, "is frozen", "are frozen");
     say(&text, &f->buffers, f->any_trained ? unknown : whole, "is a buffer",
         "are buffers");

@@ -7,6 +7,7 @@
  */
 #include "base/mem.h"
 #include "formats/common/optim.h"
+#include "formats/common/optim_unordered.h"
 #include "formats/pickle/json.h"
 #include "read.h"
 #include <stdio.h>
@@ -94,6 +95,9 @@ static int deal(struct plain *p, struct dcp_error *err)
     if (!rc)
         rc = dcp_optim_ids_find(p->reader->catalog, p->weights, p->n_weights,
                                 p->reader->param_groups, shapes, &p->ids, err);
+    if (!rc)
+        rc = dcp_optim_say_order(p->reader->catalog, p->weights, p->n_weights, shapes,
+                                 &p->ids, err);
     p->named = p->ids.found;
     return rc;
 }
@@ -114,6 +118,8 @@ static int deal_flat(struct plain *p, struct dcp_error *err)
         if (!dcp_add_i64(n_elems, catalog->tensors[p->weights[w]].n_elems, &n_elems))
             return DCP_OK;
     p->named = !rc && found && view.ndim == 1 && view.shape[0] == n_elems;
+    if (p->named && p->n_weights > 1)
+        p->reader->catalog->assumed_order = DCP_OPTIM_IN_ORDER;
     return rc;
 }
 
@@ -289,8 +295,6 @@ static int add_names(struct plain *p, struct dcp_error *err)
                               : json_sprintf("%llu", (unsigned long long)number));
         }
         failed |= json_object_set_new(group, "params", names);
-        if (p->named)
-            json_object_del(group, "param_names"); /* "params" are those */
         if (failed)
             return dcp_error_memory(err, "groups of parameters");
     }

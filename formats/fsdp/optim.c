@@ -106,6 +106,8 @@ static int find_ids(struct optim *o, size_t n_weights,
                                 o->err);
         if (!rc && r->unordered)
             dcp_optim_unordered(r->catalog, weights, n, shapes, &r->ids);
+        if (!rc)
+            rc = dcp_optim_say_order(r->catalog, weights, n, shapes, &r->ids, o->err);
     }
     for (size_t i = 0; i < r->ids.n && !rc; i++)
         if (r->ids.weight[i] >= 0)

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/literals.h"
+#include "formats/torch/torch.h"
 #include "item.h"
 #include "metadata.h"
 #include <string.h>
@@ -158,7 +159,10 @@ int dcp_torch_dist_assign(struct dcp_target *target, struct dcp_error *err)
     for (size_t r = 0; r < world_size && !rc; r++)
         if (file[r] >= 0)
             catalog->files[file[r]].size_bytes = at[r];
-    dcp_catalog_mark_stored(catalog, NULL);
+    for (size_t o = 0; o < catalog->n_objects; o++) /* other words for groups hold them */
+        catalog->objects[o].held =
+            strcmp(catalog->objects[o].name, DCP_TORCH_TREE) != 0 ||
+            !dcp_out_replaced(&f.state->out, DCP_TORCH_TREE);
     return rc ? rc : dcp_common_write(target, err);
 }
 

@@ -1,5 +1,7 @@
 /* objects: what a file holds beside its tensors. Values that stand beside tensors
  * become objects; what is left is the tree, kept unless names alone tell as much. */
+#include "base/buf.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "formats/common/training.h"
 #include "formats/pickle/py.h"
@@ -91,6 +93,80 @@ static int split(struct splitter *s, json_t *value, const char *path)
     return DCP_OK;
 }
 
+/* -- what stays in the tree ---------------------------------------------------------- */
+
+static bool holds_value(const json_t *value);
+
+/* Attributes are no part of a tensor's numbers. */
+static bool dress_holds_value(const json_t *tensor)
+{
+    return holds_value(json_object_get(tensor, "attributes")) ||
+           holds_value(json_object_get(tensor, "state"));
+}
+
+/* Whether it says more than tensors, and of which classes it is. */
+static bool holds_value(const json_t *value)
+{
+    struct dcp_py_parts parts = dcp_py_children(value);
+    bool holds = value && parts.kind == DCP_PY_PLAIN;
+    bool is_object = json_object_get(value, DCP_PY_OBJECT);
+
+    if (dcp_py_tensor(value))
+        return dress_holds_value(value);
+    while (!holds && dcp_py_next(&parts)) {
+        bool of_class = is_object && (!strcmp(parts.name, DCP_PY_OBJECT) ||
+                                      !strcmp(parts.name, "new"));
+        holds = !of_class && holds_value(parts.value);
+    }
+    return holds;
+}
+
+/* "args: argparse.Namespace"; a dict is called one, whatever is its tag. */
+static int tell(const struct dcp_value_listener *listener, const json_t *value,
+                const char *path, struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf name = { 0 };
+    const char *class = dcp_py_class(value), *tag = dcp_py_tag(value);
+    const char *what = class                  ? class
+                       : dcp_py_tensor(value) ? "attributes"
+                       : tag                  ? tag + 1
+                                              : "dict";
+
+    dcp_buf_add_fmt(&name, "%s: %s", path[0] ? path : DCP_TORCH_TREE, what);
+    DCP_TRY(dcp_buf_check(&name, err));
+    return listener->take(listener->self, (const char *)name.data, err);
+}
+
+/* What split left where it was, each container once. */
+static int each_kept(const struct dcp_value_listener *listener, json_t *value,
+                     const char *path, struct dcp_error *err)
+{
+    struct dcp_py_parts parts = dcp_py_parts(value);
+    bool told = false;
+
+    if (parts.kind == DCP_PY_MEMBERS && !is_plain_dict(value))
+        return holds_value(value) && holds_tensor(value)
+                   ? tell(listener, value, path, err)
+                   : DCP_OK;
+    while (dcp_py_next(&parts)) {
+        DCP_CLEANUP_BUF struct dcp_buf inner = { 0 };
+        if (!parts.name || parts.is_word) {
+            if (!told && holds_value(parts.value))
+                DCP_TRY(tell(listener, value, path, err));
+            told = told || holds_value(parts.value);
+            continue;
+        }
+        if (dcp_py_value(parts.value))
+            continue;
+        dcp_buf_add_fmt(&inner, "%s%s%s", path, path[0] ? "." : "", parts.name);
+        DCP_TRY(dcp_buf_check(&inner, err));
+        const char *name = (const char *)inner.data;
+        DCP_TRY(holds_tensor(parts.value) ? each_kept(listener, parts.value, name, err)
+                                          : listener->take(listener->self, name, err));
+    }
+    return DCP_OK;
+}
+
 /* -- the whole ----------------------------------------------------------------------- */
 
 static bool is_tensor_named(const json_t *value, const char *name)
@@ -134,6 +210,18 @@ static bool has_ties(const struct dcp_catalog *catalog)
         if (catalog->tensors[i].tied_to)
             return true;
     return false;
+}
+
+int dcp_torch_objects_kept(const struct dcp_object *object,
+                           const struct dcp_value_listener *listener,
+                           struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *tree = NULL;
+
+    if (object->kind != DCP_OBJECT_JSON) /* somebody else's, of that name */
+        return listener->take(listener->self, object->name, err);
+    DCP_TRY(dcp_json_parse(object->data, object->size_bytes, object->name, &tree, err));
+    return each_kept(listener, tree, "", err);
 }
 
 int dcp_torch_objects_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,

@@ -131,24 +131,6 @@ static void take_numbers(struct finder *f, struct optim *o)
     }
 }
 
-/* Weights of one shape are told apart by the model's order, which nothing proves. */
-static int say_order(struct finder *f, const struct optim *o, const size_t *weights,
-                     const struct dcp_optim_shape *shapes, size_t n_weights)
-{
-    struct dcp_optim_ids alone = { .n = o->n };
-
-    if (!o->ids.found || o->ids.by_name || f->catalog->assumed)
-        return DCP_OK;
-    alone.weight = dcp_mem_calloc(o->n, sizeof *alone.weight);
-    if (!alone.weight)
-        return dcp_error_memory(f->err, "an optimizer");
-    dcp_optim_unordered(f->catalog, weights, n_weights, shapes, &alone);
-    if (!alone.found)
-        f->catalog->assumed = "the optimizer counts the weights in the model's order";
-    dcp_optim_ids_fini(&alone);
-    return DCP_OK;
-}
-
 static int match(struct finder *f, struct optim *o)
 {
     DCP_CLEANUP_FREE struct dcp_optim_shape *shapes = NULL;
@@ -168,7 +150,7 @@ static int match(struct finder *f, struct optim *o)
     size_t n = dcp_optim_weights(f->catalog, weights);
     DCP_TRY(dcp_torch_optim_ids(f->catalog, f->model, weights, n, o->groups, shapes,
                                 &o->ids, f->err));
-    DCP_TRY(say_order(f, o, weights, shapes, n));
+    DCP_TRY(dcp_optim_say_order(f->catalog, weights, n, shapes, &o->ids, f->err));
     take_numbers(f, o);
     return f->rc;
 }

@@ -135,6 +135,9 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
     }
     if (!tree)
         return make_dict(p, out, err);
+    int at_tree = dcp_catalog_find_object(catalog, DCP_TORCH_TREE);
+    if (at_tree >= 0)
+        p->named_objects[at_tree] = true;
     int at_optimizer = dcp_catalog_find_object(catalog, DCP_TRAINING_OPTIMIZER);
     if (at_optimizer >= 0)
         p->named_objects[at_optimizer] = true; /* in torch's words */

@@ -205,6 +205,7 @@ const struct dcp_format dcp_format_torch = {
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM |
              DCP_FORMAT_OBJECTS | DCP_FORMAT_CRC32 | DCP_FORMAT_TIES | DCP_FORMAT_PLAIN,
     .spelling = DCP_TORCH_TREE,
+    .kept = dcp_torch_objects_kept,
     .probe = probe,
     .index = index_source,
     .open = open_target,

@@ -38,6 +38,10 @@ int dcp_torch_optim_ids(const struct dcp_catalog *catalog, const size_t *model,
 /* Turns the JSON of the whole tree into "torch.tree" and objects, and sets roles. */
 int dcp_torch_objects_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
                             json_t *tree, struct dcp_error *err);
+/* dcp_format.kept of "torch.tree": "args: argparse.Namespace" for the values in it. */
+int dcp_torch_objects_kept(const struct dcp_object *object,
+                           const struct dcp_value_listener *listener,
+                           struct dcp_error *err);
 
 /* -- writing ------------------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@
 #include "core/plan/choose.h"
 #include "core/plan/contents.h"
 #include "reshard_own.h"
+#include <stdio.h>
 #include <string.h>
 
 /* Runs that touch in a source file are one read. Counted in the order the target is
@@ -117,6 +118,51 @@ static uint64_t free_bytes_at(const char *dir)
     return at ? dcp_fs_free_bytes(at) : UINT64_MAX;
 }
 
+/* Whether its name has the weight it is of: "optimizer.exp_avg.<param>". */
+static bool has_name(const struct dcp_tensor *tensor)
+{
+    size_t n = strlen(tensor->param);
+
+    for (const char *at = tensor->name; n && (at = strstr(at, tensor->param)); at++)
+        if ((at == tensor->name || at[-1] == '.') && (!at[n] || at[n] == '.'))
+            return true;
+    return false;
+}
+
+/* Whether moments are stored by the weights they are of, not by numbers alone. */
+static bool binds_moments(const struct dcp_reshard *reshard)
+{
+    bool says = reshard->format->flags & (DCP_FORMAT_ROLES | DCP_FORMAT_MASTERS);
+
+    for (size_t t = 0; t < reshard->target->n_tensors; t++) {
+        const struct dcp_tensor *from = &reshard->src->tensors[reshard->src_tensor[t]];
+        if (dcp_role_is_optim(from->role) && strcmp(from->param, from->name) != 0 &&
+            (says || has_name(&reshard->target->tensors[t])))
+            return true;
+    }
+    return false;
+}
+
+/* Of what the source does not prove, that which the target says. */
+static int find_assumed(struct dcp_reshard *reshard, struct dcp_error *err)
+{
+    const struct dcp_catalog *src = reshard->src;
+    const char *order = binds_moments(reshard) ? src->assumed_order : NULL,
+               *trained =
+                   reshard->format->flags & DCP_FORMAT_MASTERS ? src->assumed : NULL;
+
+    reshard->facts.assumed = order ? order : trained;
+    if (!order || !trained)
+        return DCP_OK;
+    size_t n = strlen(order) + strlen(trained) + sizeof "; ";
+    char *both = dcp_catalog_alloc(reshard->target, n, 1);
+    if (!both)
+        return dcp_error_memory(err, "a target");
+    snprintf(both, n, "%s; %s", order, trained);
+    reshard->facts.assumed = both;
+    return DCP_OK;
+}
+
 int dcp_reshard_count(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     struct dcp_reshard_plan *facts = &reshard->facts;
@@ -143,11 +189,10 @@ int dcp_reshard_count(struct dcp_reshard *reshard, struct dcp_error *err)
     count_masters(reshard);
     DCP_TRY(count_kept(reshard, err));
     DCP_TRY(count_left(reshard, err));
-    DCP_TRY(dcp_contents_left(src, reshard->format, reshard->target, &facts->objects_left,
-                              err));
+    DCP_TRY(dcp_contents_left(src, reshard->format, reshard->target, reshard->src_tensor,
+                              &facts->objects_left, err));
     DCP_TRY(count_unproved(reshard, err));
-    if (reshard->format->flags & DCP_FORMAT_MASTERS)
-        facts->assumed = src->assumed;
+    DCP_TRY(find_assumed(reshard, err));
     facts->target_files = target->n_files;
     uint64_t longest = 0;
     for (size_t f = 0; f < target->n_files; f++)

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include <dcp/family.h>
 #include <dcp/training.h>
+#include <stdio.h>
 #include <string.h>
 
 struct act {
@@ -188,6 +189,8 @@ static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
     };
 
     dcp_family_lacks_weight(act->source, told.lacks, sizeof told.lacks);
+    if (facts->assumed)
+        snprintf(told.assumed, sizeof told.assumed, "%s", facts->assumed);
     dcp_flat_give(out, &told, sizeof told);
 }
 

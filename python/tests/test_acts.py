@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -392,6 +393,31 @@ def test_ctrl_c_as_the_call_begins(monkeypatch, begins):
     for thread in threads:
         thread.join()
     assert said == before and len(said) in ((0, 2) if begins else (0,))
+
+
+def test_values_beside_a_tensor_that_are_left(tmp_path):
+    torch = peer("torch")
+    args = argparse.Namespace(seed=7, lr=0.1, counts=torch.ones(3))
+    torch.save({"model": {"w": torch.ones(2)}, "args": args}, tmp_path / "a.pt")
+    for to, n in {"native": 0, "safetensors": 1, "deepspeed": 1}.items():
+        assert libdcp.reshard(tmp_path / "a.pt", tmp_path / to, to=to).n_objects_left == n
+
+
+def test_what_is_assumed(tmp_path):
+    """That numbers count the weights in the model's order, where names are made."""
+    torch = peer("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    both = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(both, tmp_path / "a.pt")
+    for to, is_said in {"torch-dist": True, "deepspeed": True, "torch": False}.items():
+        made = libdcp.reshard(tmp_path / "a.pt", tmp_path / to, to=to)
+        said = "the optimizer counts the weights in the model's order"
+        assert made.assumed == (said if is_said else None)
+        assert f"assumed={made.assumed!r}" in str(made)
+    assert libdcp.export(tmp_path / "a.pt", tmp_path / "a.safetensors").assumed is None
 
 
 def test_what_ctypes_would_cut_off(tmp_path):

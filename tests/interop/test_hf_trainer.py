@@ -362,18 +362,49 @@ class Trainer(unittest.TestCase):
             os.remove(f"{folder}/{form}")
 
     def test_order(self):
-        """Weights of one shape are told apart by the model's order, which is no proof."""
+        """Weights of one shape are told apart by the model's order, which is no proof: said of
+        targets that have moments by the names of weights, whatever the source is."""
+        named = "torch-dist", "native", "bundle", "deepspeed", "universal"
         for sizes, said in ((4, 2), None), ((4, 4, 4), "in the model's order"):
             model = torch.nn.Sequential(*map(torch.nn.Linear, sizes, sizes[1:]))
             optimizer = torch.optim.Adam(model.parameters())
             model(torch.ones(1, 4)).sum().backward()
             optimizer.step()
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()},
-                       self.path("both.pt"))
-            facts = json.loads(program("dcp-reshard", self.path("both.pt"),
-                                       self.path("zero"), "--to", "deepspeed", "--force",
-                                       "--json"))
-            self.assertIn(said or "None", str(facts["assumed"]))
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(state, self.path("both.pt"))
+            parts = {"accelerate": ("pytorch_model.bin", "optimizer.bin"),
+                     "ranks": [f"{kind}_world_size_1_rank_0.pt" for kind in ("model", "optim")]}
+            for folder, names in parts.items():
+                os.makedirs(self.path(folder), exist_ok=True)
+                for name, part in zip(names, state.values()):
+                    torch.save(part, f"{self.path(folder)}/{name}")
+
+            os.makedirs(self.path("zero"), exist_ok=True)
+            torch.save({"module": state["model"], "optimizer": state["optimizer"],
+                        "dp_world_size": 1, "mp_world_size": 1, "global_steps": 1,
+                        "ds_version": "0.17.0"},
+                       self.path("zero") + "/mp_rank_00_model_states.pt")
+
+            def assumed(source, *arguments):
+                facts = json.loads(program("dcp-reshard", self.path(source), self.path("made"),
+                                           "--force", "--json", "--to", *arguments))
+                return str(facts["assumed"])
+
+            for source in "both.pt", "zero", *parts:
+                for to in named:
+                    with self.subTest(source, to=to, sizes=sizes):
+                        self.assertIn(said or "None", assumed(source, to))
+                for to in "torch", "safetensors":  # by the names that tensors have here
+                    want = "None" if source == "both.pt" or not said else said
+                    self.assertIn(want, assumed(source, to, "--lossy"))
+                for to in "native", "deepspeed":
+                    self.assertNotIn("order", assumed(source, to, "--only", "model"))
+        optimizer = torch.optim.Adam(model.named_parameters())
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                   self.path("both.pt"))
+        self.assertEqual(assumed("both.pt", "torch-dist"), "None")
 
     def test_compressed_records(self):
         """A step in a record that somebody compressed is the number that it decodes to."""

@@ -2,6 +2,8 @@
 """What stands in a state dict keeps its name, or is named as left out: second names of
 weights, a value under the key "optimizer", objects that have a format's words by chance."""
 
+import argparse
+import collections
 import json
 import unittest
 
@@ -81,6 +83,38 @@ class Left(Folder):
             held = load(file)
             self.assertEqual((held["lr_scheduler"], held["dcp_objects"]["trainer"]),
                              ("cosine", "mine"))
+
+    def test_values_beside_tensors(self):
+        """What stays in the tree of a file of torch.save is nowhere without that tree: it is
+        named by its place and class, once."""
+        weights = {"w": torch.ones(3)}
+        mixed = {
+            "args": argparse.Namespace(lr=0.1, seed=7, class_weights=torch.ones(3)),
+            "sums": collections.defaultdict(float, {"a": torch.ones(1), "b": 2.0}),
+            "buffer": {(0, 1): torch.ones(2), (0, 2): 7, (0, 3): 8},
+            "words": {None: 1, "n": torch.ones(1)},
+            "graph": torch.eye(2).to_sparse(),
+        }
+        names = ("args: argparse.Namespace, sums: collections.defaultdict, buffer: dict, "
+                 "words: dict, graph: torch._utils._rebuild_sparse_tensor")
+        only = argparse.Namespace(weight=torch.ones(3))  # says nothing else
+        source = self.save({"model": weights, "tensors": only, "n": 1, **mixed})
+        for form in "safetensors", "npz":
+            self.assertEqual(self.left(source, form), f"n, {names}")
+        for form in "deepspeed", "universal":
+            self.assertEqual(self.left(source, form, "--layout", "zero1"), names)
+        for form in "native", "torch", "torch-dist":
+            self.assertIsNone(self.left(source, form))
+        self.assertEqual(self.left(self.path("native"), "safetensors", "--force"), f"n, {names}")
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), momentum=0.5)
+        model(torch.ones(3)).sum().backward()
+        optimizer.step()
+        source = self.save({"model": model.state_dict(), "optim": optimizer.state_dict(),
+                            "args": mixed["args"]})
+        self.assertEqual(self.left(source, "torch-dist", "--force"), "args: argparse.Namespace")
+        self.assertEqual(self.left(self.save(model), "safetensors", "--force", "--lossy"),
+                         "torch.tree: torch.nn.modules.linear.Linear")
 
     def test_files_that_go_along(self):
         """Megatron-LM's metadata.json has no place in a file of torch.save."""

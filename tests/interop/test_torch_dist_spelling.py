@@ -13,7 +13,7 @@ import transformers
 from test_torch_dist import gpt2, program, reshard, run_ranks, state_of, train, whole
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions, set_model_state_dict, set_optimizer_state_dict)
+    StateDictOptions, get_state_dict, set_model_state_dict, set_optimizer_state_dict)
 
 
 def spelled(model, optimizer, spelling):
@@ -96,6 +96,58 @@ class Spelling(unittest.TestCase):
                     self.assertAlmostEqual(a, b, places=5)
                 steps = {s["step"].item() for s in held["optim"]["state"].values()}
                 self.assertTrue(n == 1 or steps == {5.0}, steps)
+
+    def test_names_of_parameters(self):
+        """Where an optimizer was made with named_parameters, PyTorch asks for the names of
+        its groups when it loads one, whatever lay between."""
+        def make(seed):
+            torch.manual_seed(seed)
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+            named = list(model.named_parameters())
+            return model, torch.optim.AdamW([
+                {"params": [of for of in named if of[0].endswith("bias")], "weight_decay": 0},
+                {"params": [of for of in named if of[0].endswith("weight")]}])
+
+        def check(folder, flat, optim):
+            got, into = make(1)
+            options = StateDictOptions(flatten_optimizer_state_dict=flat)
+            weights, states = get_state_dict(got, into, options=options)
+            dcp.load({"model": weights, optim: states}, checkpoint_id=folder, no_dist=True)
+            set_optimizer_state_dict(got, into, states, options=options)
+            for a, b in zip(model.parameters(), got.parameters()):
+                self.assertTrue(torch.equal(optimizer.state[a]["exp_avg"],
+                                            into.state[b]["exp_avg"]))
+            for group in into.state_dict()["param_groups"]:
+                of_group = "bias" if group["weight_decay"] == 0 else "weight"
+                self.assertEqual(group["param_names"], [f"{i}.{of_group}" for i in (0, 1)])
+
+        model, optimizer = make(0)
+        model(torch.rand(2, 4)).pow(2).sum().backward()
+        optimizer.step()
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                   self.path("both.pt"))
+        os.mkdir(self.path("ranks"))
+        torch.save(model.state_dict(), self.path("ranks/model_world_size_1_rank_0.pt"))
+        torch.save(optimizer.state_dict(), self.path("ranks/optim_world_size_1_rank_0.pt"))
+        made = self.path("made")
+        for spelling in "nested", "flat":
+            flat = spelling == "flat"
+            for source, to, optim in (
+                    ("both.pt", None, "optimizer"), ("both.pt", "native", "optimizer"),
+                    ("both.pt", "torch-dist", "optimizer"), ("both.pt", "deepspeed", "optim"),
+                    ("both.pt", "universal", "optim"), ("ranks", None, "optim")):
+                with self.subTest(source, to=to, spelling=spelling):
+                    between = self.path(to or source)
+                    if to:
+                        program("dcp-reshard", self.path(source), between, "--to", to, "--force")
+                    reshard(between, made, "--spelling", spelling, "--force")
+                    check(made, flat, optim)
+        with open(self.path("rules"), "w", encoding="ascii") as rules:
+            rules.write("prefix x.")
+        reshard(self.path("both.pt"), made, "--rename", self.path("rules"), "--force")
+        dcp_to_torch_save(made, self.path("theirs.pt"))
+        group = torch.load(self.path("theirs.pt"), weights_only=False)["optim"]["param_groups"][0]
+        self.assertEqual((group["params"], group["param_names"]), 2 * (["x.0.bias", "x.1.bias"],))
 
     def test_values_of_states(self):
         """What an optimizer keeps of a weight that is no tensor stands under its name; steps

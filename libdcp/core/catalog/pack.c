@@ -482,6 +482,7 @@ int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
     put_text(buf, catalog->producer);
     put_optional(buf, catalog->parity);
     put_optional(buf, catalog->assumed);
+    put_optional(buf, catalog->assumed_order);
     put_optional(buf, catalog->untold);
     dcp_buf_add_u8(buf, catalog->diverged);
     dcp_buf_add_le64(buf, (uint64_t)catalog->step);
@@ -515,14 +516,15 @@ int dcp_unpack_catalog(const void *data, size_t size_bytes,
     catalog->layout = dcp_catalog_text(catalog, get_text(&in));
     catalog->producer = dcp_catalog_text(catalog, get_text(&in));
     const char *parity = get_optional(&in), *assumed = get_optional(&in);
-    const char *untold = get_optional(&in);
+    const char *order = get_optional(&in), *untold = get_optional(&in);
     catalog->parity = parity ? dcp_catalog_text(catalog, parity) : NULL;
     catalog->assumed = assumed ? dcp_catalog_text(catalog, assumed) : NULL;
+    catalog->assumed_order = order ? dcp_catalog_text(catalog, order) : NULL;
     catalog->untold = untold ? dcp_catalog_text(catalog, untold) : NULL;
     catalog->diverged = dcp_cursor_u8(&in);
     if (!catalog->format || !catalog->version || !catalog->layout || !catalog->producer ||
         !catalog->parity != !parity || !catalog->assumed != !assumed ||
-        !catalog->untold != !untold)
+        !catalog->assumed_order != !order || !catalog->untold != !untold)
         rc = dcp_error_memory(err, "a catalog");
     catalog->step = (int64_t)dcp_cursor_le64(&in);
     catalog->world_size = (int)dcp_cursor_le32(&in);

@@ -284,24 +284,34 @@ int dcp_rename_tensor(const struct dcp_rename_rules *rename, struct dcp_catalog 
     return tensor->name ? DCP_OK : dcp_error_memory(err, "a name");
 }
 
+static int rename_texts(const struct dcp_rename_rules *rename, json_t *names,
+                        struct dcp_error *err)
+{
+    json_t *name;
+    size_t i;
+
+    json_array_foreach(names, i, name)
+    {
+        DCP_CLEANUP_FREE char *now = NULL;
+        if (!json_is_string(name))
+            continue;
+        DCP_TRY(dcp_rename_apply(rename, json_string_value(name), &now, err));
+        if (json_array_set_new(names, i, json_string(now)))
+            return dcp_error_memory(err, "an object");
+    }
+    return DCP_OK;
+}
+
 static int rename_params(const struct dcp_rename_rules *rename, json_t *groups,
                          struct dcp_error *err)
 {
-    json_t *group, *param;
-    size_t g, i;
+    json_t *group;
+    size_t g;
 
     json_array_foreach(groups, g, group)
     {
-        json_t *params = json_object_get(group, "params");
-        json_array_foreach(params, i, param)
-        {
-            DCP_CLEANUP_FREE char *now = NULL;
-            if (!json_is_string(param))
-                continue;
-            DCP_TRY(dcp_rename_apply(rename, json_string_value(param), &now, err));
-            if (json_array_set_new(params, i, json_string(now)))
-                return dcp_error_memory(err, "an object");
-        }
+        DCP_TRY(rename_texts(rename, json_object_get(group, "params"), err));
+        DCP_TRY(rename_texts(rename, json_object_get(group, "param_names"), err));
     }
     return DCP_OK;
 }

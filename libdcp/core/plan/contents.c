@@ -198,36 +198,85 @@ int dcp_contents_new(const struct dcp_catalog *src, const struct dcp_format *for
     return DCP_OK;
 }
 
+struct left {
+    const struct dcp_catalog *src;
+    struct dcp_catalog *target;
+    const char **names; /* texts belong to the target */
+    size_t n, cap;
+};
+
+static int add_left(void *self, const char *name, struct dcp_error *err)
+{
+    struct left *left = self;
+    const char **grown =
+        dcp_mem_grow(left->names, &left->cap, left->n + 1, sizeof *grown);
+    const char *kept = grown ? dcp_catalog_text(left->target, name) : NULL;
+
+    if (grown)
+        left->names = grown;
+    if (!kept)
+        return dcp_error_memory(err, "a target");
+    left->names[left->n++] = kept;
+    return DCP_OK;
+}
+
+/* Of what a spelling keeps, that which is no object besides. */
+static int add_kept(void *self, const char *name, struct dcp_error *err)
+{
+    const struct left *left = self;
+
+    return dcp_catalog_find_object(left->src, name) >= 0 ? DCP_OK
+                                                         : add_left(self, name, err);
+}
+
 /* What the reshard was not to take is not left out; what nobody may load is counted
  * apart. */
 static bool is_left(const struct dcp_object *object, const struct dcp_format *format,
-                    const struct dcp_catalog *target)
+                    const struct dcp_catalog *target, bool same)
 {
     int at = dcp_catalog_find_object(target, object->name);
 
-    if (at < 0)
-        return dcp_object_file(object->name) && !(format->flags & DCP_FORMAT_FILES);
-    return !dcp_object_is_spelling(object->name) && !target->objects[at].held;
+    if (at >= 0)
+        return !target->objects[at].held;
+    return dcp_object_is_spelling(object->name)
+               ? !same
+               : dcp_object_file(object->name) && !(format->flags & DCP_FORMAT_FILES);
+}
+
+static int take_left(struct left *left, const struct dcp_object *object,
+                     struct dcp_error *err)
+{
+    const struct dcp_value_listener listener = { add_kept, left };
+    const char *file = dcp_object_file(object->name);
+
+    if (!dcp_object_is_spelling(object->name))
+        return add_left(left, file ? file : object->name, err);
+    for (const struct dcp_format *const *format = dcp_formats(); *format; format++)
+        if ((*format)->kept && lists((*format)->spelling, object->name))
+            DCP_TRY((*format)->kept(object, &listener, err));
+    return DCP_OK;
 }
 
 int dcp_contents_left(const struct dcp_catalog *src, const struct dcp_format *format,
-                      struct dcp_catalog *target, const char *const **out,
-                      struct dcp_error *err)
+                      struct dcp_catalog *target, const int *src_tensor,
+                      const char *const **out, struct dcp_error *err)
 {
-    const char **names = dcp_catalog_alloc(target, src->n_objects + 1, sizeof *names);
-    size_t n = 0;
+    struct left left = { .src = src, .target = target };
+    bool same = keeps_names(src, target, src_tensor);
+    int rc = DCP_OK;
 
     *out = NULL;
-    if (!names)
-        return dcp_error_memory(err, "a target");
-    for (size_t o = 0; o < src->n_objects; o++) {
-        const char *name = src->objects[o].name, *file = dcp_object_file(name);
-        if (!is_left(&src->objects[o], format, target))
-            continue;
-        names[n] = dcp_catalog_text(target, file ? file : name);
-        if (!names[n++])
-            return dcp_error_memory(err, "a target");
+    for (size_t o = 0; o < src->n_objects && !rc; o++)
+        if (is_left(&src->objects[o], format, target, same))
+            rc = take_left(&left, &src->objects[o], err);
+    if (!rc && left.n) {
+        const char **names = dcp_catalog_alloc(target, left.n + 1, sizeof *names);
+        if (names)
+            memcpy(names, left.names, left.n * sizeof *names);
+        else
+            rc = dcp_error_memory(err, "a target");
+        *out = names;
     }
-    *out = n ? names : NULL;
-    return DCP_OK;
+    free(left.names);
+    return rc;
 }

@@ -17,9 +17,9 @@ int dcp_contents_new(const struct dcp_catalog *src, const struct dcp_format *for
 
 /* The names of what is no tensor and has no place in a target whose extents are assigned,
  * and of files beside the weights, NULL-terminated; belongs to the target, NULL: none.
- * Errors: MEMORY. */
+ * src_tensor: as above. Errors: CORRUPT (a spelling that is none), MEMORY. */
 int dcp_contents_left(const struct dcp_catalog *src, const struct dcp_format *format,
-                      struct dcp_catalog *target, const char *const **out,
-                      struct dcp_error *err);
+                      struct dcp_catalog *target, const int *src_tensor,
+                      const char *const **out, struct dcp_error *err);
 
 #endif

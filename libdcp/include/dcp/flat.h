@@ -276,6 +276,8 @@ struct dcp_flat_reshard_result {
     int32_t passed_over;   /* a newer one was there, and is not whole */
     uint64_t n_beside;     /* tensors that are no weights, where the model is asked for */
     char lacks[64];        /* of the source: see struct dcp_flat_verify_result */
+    char assumed[640];     /* what the source does not prove and the target says, a
+                            * sentence; "": nothing */
 };
 /* Plans, and runs unless dry_run says so. Errors: those of dcp_location_open,
  * dcp_reshard_plan and dcp_reshard_run. */

@@ -103,6 +103,12 @@ struct dcp_difference_listener {
     void *self;
 };
 
+/* Hears of values that an object keeps, by names for people. */
+struct dcp_value_listener {
+    int (*take)(void *self, const char *name, struct dcp_error *err);
+    void *self;
+};
+
 struct dcp_format {
     const char *name;  /* as in --to: "native", "safetensors", "torch", "hf" */
     const char *alias; /* an older name, which is understood too; or NULL */
@@ -116,8 +122,13 @@ struct dcp_format {
                                      * the files of that format; NULL: it is not */
     const char *spelling; /* names of the objects that say how the format spells and nests
                            * names of tensors, blank-separated; NULL: there are none */
-    const char *beside;   /* how names of objects begin that are the contents of files
-                           * beside the weights; NULL: there are none */
+    /* Optional, of such an object: each value that stands nowhere else, as one beside a
+     * tensor in a class of one's own. A target without the object leaves them out.
+     * Errors: CORRUPT, MEMORY, those of the listener. */
+    int (*kept)(const struct dcp_object *spelling,
+                const struct dcp_value_listener *listener, struct dcp_error *err);
+    const char *beside; /* how names of objects begin that are the contents of files
+                         * beside the weights; NULL: there are none */
 
     /* How sure: the number of bits of the content that were verified, 0 when it is not
      * this format. Reads little, changes nothing, never fails. The highest bid wins. */

@@ -154,8 +154,9 @@ struct dcp_reshard_plan {
     const char *first_beside;        /* one of them, borrowed, or NULL */
     const char *const *objects_left; /* what is no tensor and has no place in the target:
                                       * names, NULL-terminated; borrowed; NULL: nothing */
-    const char *assumed; /* of the source, where the target says which tensors are
-                          * trained; borrowed, or NULL */
+    const char *assumed; /* what the source does not prove and the target says: of which
+                          * weights the moments are, which tensors are trained; borrowed,
+                          * or NULL */
     /* Objects that name what is not known safe, or are archives that the target cannot
      * hold: left out, kept; one of them, "config: my.Config", borrowed, or NULL. */
     uint64_t n_objects_left, n_unsafe_kept;

@@ -237,10 +237,11 @@ struct dcp_catalog {
     struct dcp_mesh mesh;
     bool diverged;       /* its weights or its loss were not finite when it was saved */
     const char *parity;  /* what protects the files, as text; NULL: nothing */
-    const char *assumed; /* which tensors are trained, and in which order, for people,
-                          * where the source does not prove it; NULL: it does */
-    const char *untold;  /* what its files do not say, so that no digest can tell: which
-                          * rank each is of; for people; NULL: nothing */
+    const char *assumed; /* which tensors are trained, for people, where the source does
+                          * not prove it; NULL: it does */
+    const char *assumed_order; /* in the same way: of which weights the moments are */
+    const char *untold; /* what its files do not say, so that no digest can tell: which
+                         * rank each is of; for people; NULL: nothing */
     bool partial; /* set before `index`: a file of a native step that is missing or not
                    * what it was is marked as lost, and does not end the act */
     bool head;    /* pieces were not read: there is everything else, and where pieces are

@@ -72,6 +72,7 @@ class ReshardResult(Sized):
         ("passed_over", c_int32),
         ("n_beside", c_uint64),
         ("lacks", c_char * 64),
+        ("assumed", c_char * 640),
     ]
 
 

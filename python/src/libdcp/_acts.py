@@ -47,6 +47,7 @@ class ReshardResult:
     n_beside: int  # tensors that are no weights, where only the model was asked for
     n_overflows: int  # finite numbers that are infinite, or none, in the new dtype
     shared_bytes: int  # with reflink=True: blocks that are the source's, not written
+    assumed: str | None  # what the source does not prove and the target says
 
 
 @dataclass(frozen=True)
@@ -235,9 +236,8 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
     if result.passed_over:
         warn_of_passed(given["source"], result.step)
     warn_of_lacks(result.lacks)
-    return ReshardResult(
-        *(getattr(result, name) for name in ReshardResult.__dataclass_fields__)
-    )
+    facts = {name: getattr(result, name) for name in ReshardResult.__dataclass_fields__}
+    return ReshardResult(**{**facts, "assumed": _abi.text(result.assumed) or None})
 
 
 def repair(path: Path, *, threads: int = 0, progress: Progress = None) -> RepairResult:

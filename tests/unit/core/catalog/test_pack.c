@@ -34,6 +34,7 @@ static struct dcp_catalog *random_catalog(uint64_t *seed)
     catalog->diverged = acts_pick(seed, 2);
     catalog->parity = acts_pick(seed, 2) ? "4+2" : NULL;
     catalog->assumed = acts_pick(seed, 2) ? "all are trained" : NULL;
+    catalog->assumed_order = acts_pick(seed, 2) ? "in the model's order" : NULL;
     for (int f = 0; f < 3; f++) {
         char name[32];
         snprintf(name, sizeof name, "file-%d", f);
@@ -176,6 +177,7 @@ static void same_catalog(const struct dcp_catalog *a, const struct dcp_catalog *
     assert_int_equal(a->diverged, b->diverged);
     same_text(a->parity, b->parity);
     same_text(a->assumed, b->assumed);
+    same_text(a->assumed_order, b->assumed_order);
     assert_int_equal(a->n_tensors, b->n_tensors);
     assert_int_equal(a->n_records, b->n_records);
     assert_int_equal(a->n_pieces, b->n_pieces);
