@@ -28,7 +28,7 @@ class Plain:
     """
 
     def __init__(self, key: str, optimizer: Any, names: Names, is_save: bool) -> None:
-        self._optimizer = optimizer
+        self._key, self._optimizer = key, optimizer
         self._names: dict[Any, str] = {}
         self.aliases: dict[str, str] = {}  # other names that steps have of these weights
         self._told_as: dict[str, str] = {}  # of which the one at hand has this one
@@ -114,15 +114,18 @@ class Plain:
 
     def put(self, _loaded: Loaded) -> None:
         """Set what was loaded; tensors are in their places already."""
+        state, groups = self._optimizer.state, self._optimizer.param_groups
         for weight, values in self.state.items():
-            self._optimizer.state[self._params[weight]] = values
-        for group, ours in zip(self._optimizer.param_groups, self.groups):
+            state[self._params[weight]] = values
+        for group, ours in zip(groups, self.groups):
             _set_group(group, ours)
             if group.get("capturable") or group.get("fused"):  # where counts lie
                 for param in group["params"]:
-                    count = self._optimizer.state.get(param, {}).get("step")
+                    count = state.get(param, {}).get("step")
                     if is_tensor(count) and count.device != param.device:
-                        self._optimizer.state[param]["step"] = count.to(param.device)
+                        state[param]["step"] = count.to(param.device)
+        with _asked(self._key, self._optimizer):  # which hears so of a load of PyTorch's
+            self._optimizer.__setstate__({"state": state, "param_groups": groups})
 
 
 class ByPyTorch:
