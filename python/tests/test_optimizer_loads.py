@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 from conftest import peer
+from ranks import run_ranks
 
 import libdcp
 
@@ -94,3 +95,66 @@ def test_a_setstate_that_fails(tmp_path):
     libdcp.save(made(Fails), tmp_path, step=1)
     with pytest.raises(libdcp.UnsupportedError, match=r"'optim' \(Fails\): KeyError"):
         libdcp.load(made(Fails), tmp_path)
+
+
+class Strange(torch.nn.Module):
+    """Weights whose elements lie in another order, and one that no update can be of."""
+
+    def __init__(self, *frozen):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.turned = torch.nn.Parameter(torch.randn(6, 4).t())
+        if frozen:
+            self.frozen = torch.nn.Parameter(*frozen, requires_grad=False)
+
+    def forward(self, x):
+        return self.turned * self.conv(x.view(1, 5, 2, 2).repeat(6, 1, 2, 2)[:, :3]).mean()
+
+
+@pytest.mark.parametrize("frozen", [(), (torch.zeros(2, dtype=torch.uint8),)])
+def test_state_lies_as_weights_do(tmp_path, frozen):
+    """Fused updates take it for granted, also of what is made for a load."""
+
+    def fused(amsgrad):
+        torch.manual_seed(0)
+        net = Strange(*frozen)
+        how = {"amsgrad": amsgrad, "fused": True}
+        return {"model": net, "optim": torch.optim.AdamW(net.parameters(), 0.01, **how)}
+
+    state = train(fused(True), 0, 1)
+    libdcp.save(state, tmp_path, step=1)
+    into = fused(False)
+    libdcp.load(into, tmp_path)
+    for weight, kept in into["optim"].state.items():
+        assert len(kept) == 4
+        moments = (kept[kind] for kind in kept if kind != "step")
+        assert all(moment.stride() == weight.stride() for moment in moments)
+    train(state, 2, 3), train(into, 2, 3)
+    assert torch.equal(into["model"].conv.weight, state["model"].conv.weight)
+
+
+def turned_parts(path):
+    tensor = peer("torch.distributed.tensor")
+    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    local = torch.arange(12.0).view(3, 4).t()
+    net = torch.nn.Module()
+    net.part = torch.nn.Parameter(
+        tensor.DTensor.from_local(
+            local, mesh, [tensor.Shard(1)], shape=(4, 6), stride=(1, 4)
+        )
+    )
+    for is_save in (True, False):
+        optim = torch.optim.AdamW(net.parameters(), amsgrad=is_save)
+        if is_save:
+            net.part.grad = torch.ones_like(net.part)
+            optim.step()
+            libdcp.save({"model": net, "optim": optim}, path, step=1)
+        else:
+            libdcp.load({"model": net, "optim": optim}, path)
+    kept = optim.state[net.part]["max_exp_avg_sq"]
+    return kept.to_local().stride(), local.stride(), kept.stride(), net.part.stride()
+
+
+def test_parts_lie_as_weights_do(tmp_path):
+    for theirs, ours, *whole in run_ranks(2, turned_parts, f"{tmp_path}/run"):
+        assert theirs == ours == (1, 4) and whole[0] == whole[1]

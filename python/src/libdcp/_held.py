@@ -351,14 +351,13 @@ def _place_like(param: Any, dtype: str, shape: tuple[int, ...]) -> Any:
 
     if not _is_placed(param, shape):
         return None  # nobody knows how it is cut: the library warns that it is left
-    mine = getattr(param, "_local_tensor", None)
-    alike = shape == tuple(param.shape)
-    made = torch.empty(
-        mine.shape if mine is not None and alike else shape,
-        dtype=torch_dtype(dtype),
-        device=param.device if shape else "cpu",
-    )
-    return cut_as(param, made) if mine is not None and alike else made
+    how = {"dtype": torch_dtype(dtype), "device": param.device if shape else "cpu"}
+    if shape != tuple(param.shape):
+        return torch.empty(shape, **how)
+    mine = getattr(param, "_local_tensor", param)
+    order = torch.empty_strided(mine.shape, mine.stride(), device="meta")
+    made = torch.empty_like(order, **how)  # fused updates want the strides of weights
+    return made if mine is param else cut_as(param, made)
 
 
 def _values_in(
