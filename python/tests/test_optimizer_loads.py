@@ -158,3 +158,96 @@ def turned_parts(path):
 def test_parts_lie_as_weights_do(tmp_path):
     for theirs, ours, *whole in run_ranks(2, turned_parts, f"{tmp_path}/run"):
         assert theirs == ours == (1, 4) and whole[0] == whole[1]
+
+
+class Clips(torch.optim.AdamW):
+    """Has an average of norms in its state dict, after its first update."""
+
+    norm, seen = None, 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        params = [p for group in self.param_groups for p in group["params"]]
+        norm = torch.stack([p.grad.norm() for p in params]).norm()
+        self.norm = norm if self.norm is None else 0.9 * self.norm + 0.1 * norm
+        self.seen += 1
+        for p in params:
+            p.grad.mul_((self.norm / norm).clamp(max=1))
+        return super().step(closure)
+
+    def state_dict(self):
+        more = {} if self.norm is None else self.more()
+        return {**super().state_dict(), **more}
+
+    def more(self):
+        return {"norm": self.norm, "seen": self.seen}
+
+    def load_state_dict(self, state_dict):
+        state_dict = dict(state_dict)
+        self.norm, self.seen = state_dict.pop("norm", None), state_dict.pop("seen", 0)
+        super().load_state_dict(state_dict)
+
+
+class Nests(Clips):
+    """Has a dict with both in it, which is there from the beginning, and text."""
+
+    def state_dict(self):
+        more = {} if self.norm is None else self.more()
+        return {**torch.optim.AdamW.state_dict(self), "more": more, "text": "a"}
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict({**state_dict, **state_dict["more"]})
+
+
+class Numbers(Clips):
+    """Has no tensors in it, and keys that JSON has not."""
+
+    def more(self):
+        return {"norm": float(self.norm), "seen": {1: self.seen}}
+
+    def load_state_dict(self, state_dict):
+        seen = state_dict.get("seen", {1: 0})
+        super().load_state_dict({**state_dict, "seen": seen[1]})
+
+
+def hooked(params):
+    """The same by hooks on it."""
+    optim = Clips(params)
+    optim.register_state_dict_post_hook(
+        lambda one, found: found.update(n=torch.tensor(one.seen)) if one.seen else None
+    )
+    optim.register_load_state_dict_pre_hook(
+        lambda one, found: setattr(one, "n", found.pop("n", None))
+    )
+    return optim
+
+
+@pytest.mark.parametrize("key", ["optim", "optimizer"])
+@pytest.mark.parametrize("now", [0, 4])
+@pytest.mark.parametrize("done", [0, 3])
+@pytest.mark.parametrize("make", [Clips, Nests, Numbers, hooked])
+def test_more_in_a_state_dict(tmp_path, make, done, now, key):
+    """It comes back whole, be that more or less than there is now."""
+    state, into = train(made(make), *range(done)), train(made(make, 1), *range(now))
+    libdcp.save({"model": state["model"], key: state["optim"]}, tmp_path, step=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.load({"model": into["model"], key: into["optim"]}, tmp_path)
+    ours, theirs = (s["optim"] for s in (into, state))
+    assert (ours.norm, ours.seen) == (theirs.norm, theirs.seen)
+    assert make is not hooked or ours.n == (done or None)
+    assert str(ours.state_dict()) == str(theirs.state_dict()) or done == 0
+    train(state, 5, 6), train(into, 5, 6)
+    assert torch.equal(into["model"].weight, state["model"].weight)
+
+
+def test_steps_that_tell_no_more(tmp_path):
+    """One that has nothing yet needs none; one that has some would keep it."""
+    libdcp.save(train(made(torch.optim.AdamW), 0), tmp_path, step=1)
+    with pytest.warns(RuntimeWarning, match="goes on with Clips"):
+        libdcp.load(made(Clips), tmp_path)
+    into = train(made(Clips), 0)
+    before = into["model"].weight.clone()
+    with pytest.raises(libdcp.NotFoundError, match=r"no state of 'optim\.extra'"):
+        libdcp.load(into, tmp_path)
+    assert torch.equal(into["model"].weight, before)

@@ -57,7 +57,7 @@ class Plain:
             state.update(made)
         self.made = {self._names[p] for p in made}  # whose state an update has made
         self.state = {self._names[p]: dict(v) for p, v in state.items()}
-        self.extra: dict[str, Any] = {}  # in its state dict beside state and groups
+        self.extra: Extra | None = None  # its state dict has state and groups alone
         self.groups = [
             {**group, "params": [self._names[p] for p in group["params"]]}
             for group in optimizer.param_groups
@@ -166,11 +166,9 @@ class ByPyTorch:
             group.clear()
             group.update(ours)
         self.state = {prefix + name: v for name, v in self._dict["state"].items()}
-        self.extra = {
-            name: value
-            for name, value in held.items()
-            if name not in ("state", "param_groups")
-        }
+        for name in ("state", "param_groups"):
+            del held[name]
+        self.extra: Extra | None = Extra(held)
         params = (p for model in models.values() for p in model.parameters())
         self._params = {
             names.of_params[id(p)][0]: p for p in params if id(p) in names.of_params
@@ -276,7 +274,8 @@ class ByPyTorch:
                 made = dict(optimizer.state)
                 undo.close()
                 optimizer.state.update(made)
-                load({**state_dict, **self.extra})
+                extra = self.extra.held if self.extra else {}
+                load({**extra, **state_dict})
 
             yield load_state_dict
 
@@ -299,6 +298,21 @@ class ByPyTorch:
                     rounded.add((kind, now.dtype))
         for kind, dtype in sorted(rounded, key=str):
             loaded.remarks.append(f"FSDP1 has rounded '{kind}' of its weights to {dtype}")
+
+
+class Extra:
+    """What a state dict of an optimizer has beside state and groups: it comes back whole,
+    for many have some only after their first update.
+    """
+
+    def __init__(self, held: dict[str, Any]) -> None:
+        self.held = held
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.held
+
+    def load_state_dict(self, held: dict[str, Any]) -> None:
+        self.held = held
 
 
 def has_ways_of_its_own(optimizer: Any, names: Names) -> bool:

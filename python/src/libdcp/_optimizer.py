@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ._look import Like
     from ._names import Names
     from ._state import State
+    from ._stateful import Stateful
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 KEEPS = "keeps"  # kinds of state: of a weight another optimizer may keep others
@@ -48,8 +49,10 @@ class Optimizer:
         for weight, values in self._held.state.items():
             for kind, value in values.items():
                 self._add(state, weight, kind, value)
-        for name, value in self._held.extra.items():
-            state.add(f"{key}.{name}", value, self._held.extra, name)
+        more = self._held.extra
+        self._extra: Stateful | None = None
+        if more is not None:
+            self._extra = state.object_of(f"{key}.extra", more, is_needed=bool(more.held))
         state.add_value(self._name, self._settings() if state.is_save else None)
         state.optimizers.append(self)
 
@@ -223,6 +226,8 @@ class Optimizer:
                 continue
             for kind in lacked:
                 del values[kind]
+        if self._extra is not None:
+            self._extra.load(loaded)
         self._held.put(loaded)
 
 
