@@ -251,3 +251,65 @@ def test_steps_that_tell_no_more(tmp_path):
     with pytest.raises(libdcp.NotFoundError, match=r"no state of 'optim\.extra'"):
         libdcp.load(into, tmp_path)
     assert torch.equal(into["model"].weight, before)
+
+
+def optim(name, **how):
+    return lambda params: getattr(torch.optim, name)(params, **how)
+
+
+class OwnRMSprop(torch.optim.RMSprop):
+    """Of another name."""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "taken"),
+    [
+        (
+            optim("Adam", lr=0.5, weight_decay=0.25, amsgrad=True),
+            optim("AdamW"),
+            {"lr": 0.5, "weight_decay": 0.25},
+        ),
+        (
+            optim("Adam", weight_decay=0.25, maximize=True),
+            optim("AdamW"),
+            {"weight_decay": 0.25, "maximize": True},
+        ),
+        (
+            optim("AdamW", lr=0.5, weight_decay=0.25, betas=(0.5, 0.25)),
+            optim("SGD", momentum=0.75),
+            {"lr": 0.5, "weight_decay": 0.25},
+        ),
+        (
+            optim("AdamW", lr=0.5, weight_decay=0.25, betas=(0.5, 0.25)),
+            optim("NAdam"),
+            {
+                "lr": 0.5,
+                "weight_decay": 0.25,
+                "betas": (0.5, 0.25),
+                "decoupled_weight_decay": True,
+            },
+        ),
+        (
+            optim("Adafactor", lr=0.5, weight_decay=0.25),
+            optim("AdamW"),
+            {"lr": 0.5, "weight_decay": 0.25},
+        ),
+        (optim("AdamW", lr=0.5), optim("Adafactor"), {"lr": 0.5, "weight_decay": 0.01}),
+        (optim("RMSprop", momentum=0.5, lr=0.25), OwnRMSprop, {"lr": 0.25}),
+    ],
+    ids=["amsgrad", "maximize", "sgd", "nadam", "adafactor", "adamw", "rmsprop"],
+)
+def test_settings_of_another_type(tmp_path, theirs, ours, taken):
+    """It takes those that it has, too, of the same kind, and turns nothing on whose
+    state it has not.
+    """
+    libdcp.save(train(made(theirs), 0, 1), tmp_path, step=1)
+    into = made(ours, 1)
+    (group,) = into["optim"].param_groups
+    before = {name: value for name, value in group.items() if name != "params"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        libdcp.load(into, tmp_path)
+    after = {name: value for name, value in group.items() if name != "params"}
+    assert after == {**before, **taken}
+    train(into, 2, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,9 +39,12 @@ def load_groups(
     held: Plain | ByPyTorch,
     settings: Mapping[str, Any],
     is_other: bool,
+    is_less: bool,
 ) -> None:
     """Let groups have what those of the step have; of an optimizer of the same type
     nothing else stays but what no step has. Settings of other programs tell no kinds.
+
+    is_less: the other one kept more for weights than is loaded, and nothing turns it on.
     """
     all_saved, all_kinds = settings["param_groups"], settings.get(KINDS, ())
     is_told = len(all_kinds) == len(all_saved)
@@ -50,16 +54,21 @@ def load_groups(
         saved, kinds = all_saved[at], all_kinds[at] if is_told else {}
         device = next((param.device for param in mine["params"]), "cpu")
         for name, value in saved.items():
-            kind, now = kinds.get(name), cast("Any", group.get(name))
             if name in OF_PARAMS:
                 continue
-            is_one = is_number(now) and name in defaults  # it was made with a tensor
-            if is_one and type(value) in (int, float) and "tensor" not in (kind or ()):
-                group[name] = now.new_tensor(value)
-            elif is_told:
-                group[name] = _rebuilt(value, kind, device)
+            if is_told:
+                value = _rebuilt(value, kinds.get(name), device)
             else:
-                group[name] = _like(like.get(name), value)
+                value = _like(like.get(name), value)
+            now = cast("Any", group.get(name))
+            is_one = is_number(now) and name in defaults  # it was made with a tensor
+            if is_one and _is_plain_number(value):
+                value = now.new_tensor(float(value))
+            if is_other:
+                is_off = is_less and defaults.get(name) in (False, 0)
+                if name not in group or is_off or not _fits(now, value):
+                    continue
+            group[name] = value
         if is_told and not is_other:
             for name in group.keys() - {*saved, *kinds, *defaults, *OF_PARAMS}:
                 del group[name]
@@ -94,6 +103,20 @@ def paired(
 def is_number(value: Any) -> bool:
     """Whether it is a tensor of one."""
     return is_tensor(value) and bool(value.dim() == 0)
+
+
+def _is_plain_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _fits(now: Any, value: Any) -> bool:
+    """Whether the setting of another optimizer is of the same kind."""
+    pair = now, value
+    if all(isinstance(one, (tuple, list)) for one in pair):
+        return len(now) == len(value) and all(map(_fits, now, value))
+    if all(_is_plain_number(one) or is_number(one) for one in pair):
+        return True
+    return type(now) is type(value)
 
 
 def _plain(value: Any) -> tuple[Any, Any]:

@@ -82,8 +82,12 @@ class Optimizer:
             **_updates(self._held.state),
             "param_groups": [group for group, _, _ in told],
             KINDS: [kinds for _, kinds, _ in told],
-            KEEPS: sorted({str(k) for kept in self._held.state.values() for k in kept}),
+            KEEPS: sorted(self._kinds),
         }
+
+    @property
+    def _kinds(self) -> set[str]:
+        return {str(kind) for kept in self._held.state.values() for kind in kept}
 
     def lacked_by(
         self, settings: Mapping[str, Any], trained: set[str], told: Collection[str]
@@ -204,7 +208,10 @@ class Optimizer:
                 f"{self._type}: what only one of them has is not loaded, and a weight of "
                 "which the step lacks some begins without state"
             )
-        load_groups(self._optimizer, self._held, self.check(settings), is_other)
+        told = self.check(settings)
+        kinds = self._kinds
+        is_less = bool(kinds) and kinds < (self._keeps or set())
+        load_groups(self._optimizer, self._held, told, is_other, is_less)
         if not is_other:
             self._held.take_values(loaded, self.keeps)
         is_counted = any("step" in one for one in settings)  # once for all weights
