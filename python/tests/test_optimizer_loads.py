@@ -108,7 +108,8 @@ class Strange(torch.nn.Module):
             self.frozen = torch.nn.Parameter(*frozen, requires_grad=False)
 
     def forward(self, x):
-        return self.turned * self.conv(x.view(1, 5, 2, 2).repeat(6, 1, 2, 2)[:, :3]).mean()
+        image = x.view(1, 5, 2, 2).repeat(6, 1, 2, 2)[:, :3]
+        return self.turned * self.conv(image).mean()
 
 
 @pytest.mark.parametrize("frozen", [(), (torch.zeros(2, dtype=torch.uint8),)])
@@ -313,3 +314,35 @@ def test_settings_of_another_type(tmp_path, theirs, ours, taken):
     after = {name: value for name, value in group.items() if name != "params"}
     assert after == {**before, **taken}
     train(into, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "rates", "left"),
+    [
+        ((1, 2), (0, 1), [9.0, 0.0], [0]),
+        ((0, 1), (0, 2), [0.0, 1.0], []),
+        ((0, None, 2), (2, 0, None), [2.0, 0.0, 9.0], [2]),
+        ((0, None), (None, 0), [9.0, 0.0], [0]),
+        ((0, None), (0, None), [0.0, 1.0], []),
+    ],
+)
+def test_groups_of_other_weights(tmp_path, theirs, ours, rates, left):
+    """They get the settings of no group whose weights are elsewhere."""
+
+    def grouped(order, *lrs):
+        net = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3)))
+        groups = [
+            {"params": [] if i is None else list(net[i].parameters()), "lr": lr}
+            for i, lr in zip(order, lrs)
+        ]
+        return {"model": net, "optim": torch.optim.SGD(groups)}
+
+    libdcp.save(grouped(theirs, 0.0, 1.0, 2.0), tmp_path, step=1)
+    into = grouped(ours, 9.0, 9.0, 9.0)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        libdcp.load(into, tmp_path)
+    assert [group["lr"] for group in into["optim"].param_groups] == rates
+    assert [str(w.message)[:31] for w in told] == [
+        f"parameter group {i} keeps its set" for i in left
+    ]

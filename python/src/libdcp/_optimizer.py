@@ -208,10 +208,12 @@ class Optimizer:
                 f"{self._type}: what only one of them has is not loaded, and a weight of "
                 "which the step lacks some begins without state"
             )
-        told = self.check(settings)
+        first = self.check(settings)
         kinds = self._kinds
         is_less = bool(kinds) and kinds < (self._keeps or set())
-        load_groups(self._optimizer, self._held, told, is_other, is_less)
+        loaded.remarks += load_groups(
+            self._optimizer, self._held, first, is_other, is_less
+        )
         if not is_other:
             self._held.take_values(loaded, self.keeps)
         is_counted = any("step" in one for one in settings)  # once for all weights
