@@ -56,7 +56,8 @@ def load_groups(
     for i, ((group, at), mine, like) in enumerate(pairs):
         if at is None:
             remarks.append(
-                f"parameter group {i} keeps its settings: its weights were in none"
+                f"parameter group {i} keeps its settings: the step has no group of its "
+                "weights"
             )
             continue
         saved, kinds = all_saved[at], all_kinds[at] if is_told else {}
