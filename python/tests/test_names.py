@@ -270,6 +270,28 @@ def test_values_of_ranks_of_weights_with_an_at(tmp_path):
     assert run_ranks(2, of_ranks, tmp_path / "b", "a", "a@1") == [why, why]
 
 
+def of_one_weight(path):
+    """`a` has no update, and no state, at any number of ranks."""
+    net = called("a", "a@1")
+    optim = Late(net.values(), lr=0.1)
+    optim.state[net["a@1"]]["n"] = 5
+    libdcp.save({"model": net, "optim": optim}, path, step=1)
+    return into_one_weight(path)
+
+
+def into_one_weight(path):
+    net = called("a", "a@1")
+    optim = Late(net.values(), lr=0.1)
+    libdcp.load({"model": net, "optim": optim}, path)
+    return "n" in optim.state[net["a"]], optim.state[net["a@1"]]["n"]
+
+
+def test_a_weight_that_ends_as_a_rank(tmp_path):
+    """Its number is not what rank 1 has of the other's."""
+    assert run_ranks(2, of_one_weight, tmp_path) == [(False, 5)] * 2
+    assert into_one_weight(tmp_path) == (False, 5)
+
+
 @pytest.mark.parametrize("gone", ("enc", "optimizer"))
 def test_a_part_that_is_gone(tmp_path, gone):
     """Its `0.weight` is no weight called `weight`, and it is no state of one."""

@@ -12,8 +12,9 @@
  *                     "eps", "weight_decay", "bias_correction", …, "params": [names of
  *                     weights, in order]}], "container": where it stood in a file that
  *                     has several, "kinds": of each group, by member, what JSON does not
- *                     tell of it, and "keeps": the kinds of state that it has, as the
- *                     Python package says and reads them}
+ *                     tell of it, "keeps": the kinds of state that it has, and "shared":
+ *                     [kind, weight] of each tensor that stands there more than once, as
+ *                     the Python package says and reads them}
  *   optimizer.KEY     the same of each, where there are several
  *   scheduler         {"type": "WarmupLR" or absent, "last_batch_iteration", …} as
  *                     DeepSpeed's classes have it; "last_epoch", … as PyTorch's have it

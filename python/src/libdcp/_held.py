@@ -45,6 +45,12 @@ class Plain:
             raise UnsupportedError(
                 f"'{key}' keeps something for no weight: {strange[0]!r}"
             )
+        for param, values in optimizer.state.items():
+            if not isinstance(values, Mapping):
+                raise UnsupportedError(
+                    f"'{key}' keeps a {type(values).__name__} for "
+                    f"'{self._names[param]}', and no dict"
+                )
         self._params = {name: param for param, name in self._names.items()}
         tied = names.tied.items()
         self.aliases.update((n, first) for n, first in tied if first in self._params)
@@ -101,11 +107,11 @@ class Plain:
             self.state.setdefault(weight, {})[kind] = made
         return made
 
-    def take_values(self, loaded: Loaded, keeps: Callable[[str], bool]) -> None:
+    def take_values(self, loaded: Loaded, kept_as: Callable[[str], Any]) -> None:
         """Take what else the step has of these weights, and no tensors."""
         for weight, kind, value in _values_in(loaded, self.told_names, self.state):
-            if keeps(kind):
-                self.state.setdefault(weight, {})[kind] = value
+            if (kept := kept_as(kind)) is not None:
+                self.state.setdefault(weight, {})[kept] = value
 
     def drop(self, weight: str) -> None:
         """Keep nothing for it, as before its first update."""
@@ -215,10 +221,10 @@ class ByPyTorch:
             self._kept_of(weight)[kind] = made
         return made
 
-    def take_values(self, loaded: Loaded, keeps: Callable[[str], bool]) -> None:
+    def take_values(self, loaded: Loaded, kept_as: Callable[[str], Any]) -> None:
         for weight, kind, value in _values_in(loaded, self.told_names, self.state):
-            if keeps(kind):
-                self._kept_of(weight)[kind] = value
+            if (kept := kept_as(kind)) is not None:
+                self._kept_of(weight)[kept] = value
 
     def drop(self, weight: str) -> None:
         self._dropped.append(weight)
@@ -473,6 +479,30 @@ def _refuse(key: str, optimizer: Any, names: Mapping[int, Any]) -> None:
     )
 
 
+def _part(made: Mapping[Any, dict[str, Any]]) -> None:
+    """Give each of these its own memory: what begins as the weight itself, or as another
+    one, may be something else in the step.
+    """
+    seen = set(map(_memory_of, made))
+    for values in made.values():
+        for kind, value in values.items():
+            if is_tensor(value) and _memory_of(value) in seen:
+                values[kind] = value.clone()
+            seen.add(_memory_of(values[kind]))
+        seen.discard(0)
+
+
+def _memory_of(value: Any) -> int:
+    """Where a dense tensor begins; 0: it is none, or empty."""
+    import torch
+
+    mine = getattr(value, "_local_tensor", value)
+    if type(mine) not in (torch.Tensor, torch.nn.Parameter):
+        return 0
+    is_dense = mine.layout == torch.strided and mine.numel()
+    return int(mine.data_ptr()) if is_dense else 0
+
+
 def _made_state(optimizer: Any, likes: Sequence[dict[str, Any]]) -> dict[Any, Any]:
     """Places for a load, which it makes by an update of nothing: the state of those
     weights that have none. The optimizer itself is as before.
@@ -499,6 +529,7 @@ def _made_state(optimizer: Any, likes: Sequence[dict[str, Any]]) -> dict[Any, An
         except Exception:  # sparse gradients, a closure: the step says what there was
             return {}
         made.update((p, v) for p, v in optimizer.state.items() if p not in old)
+        _part(made)
         for like, group in zip(likes, optimizer.param_groups):
             like.update((k, v) for k, v in group.items() if k not in like)
     return made

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import NotFoundError
+from ._names import value_name
 from ._values import unpickled
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Loaded:
         self._reopen = reopen
         self._rank, self._n_ranks = ranks.rank, ranks.world_size
         self.filled: set[str] = set()
+        #: As the step calls them: names of theirs may end as those of single ranks do.
+        self.weights: Collection[str] = ()
         #: Kind and name of what is told of weights, and is no tensor.
         self.of_weights: dict[str, list[tuple[str, str]]] = {}
         self.others: set[str] = set()
@@ -75,19 +78,25 @@ class Loaded:
 
     def _held(self, name: str) -> list[str]:
         """Names of a value, by the ranks that saved one: rank 0's is without a number."""
-        at = (f"{name}@{rank}" for rank in range(1, self._saved_by))
-        return [n for n in (name, *at) if n in self._objects]
+        first = [name] if name in self._objects else []
+        return first + [f"{name}@{rank}" for rank in self._ranks_of(name)]
+
+    def _ranks_of(self, name: str) -> list[int]:
+        """Ranks but the first that have their own of a value."""
+        all_ranks = ((rank, f"{name}@{rank}") for rank in range(1, self._saved_by))
+        return [
+            rank
+            for rank, own in all_ranks
+            if own in self._objects and value_name(own, self.weights) == name
+        ]
 
     def has_value(self, name: str) -> bool:
         """Whether the step has such a plain value."""
-        return any(
-            n in self._objects
-            for n in (name, *(f"{name}@{rank}" for rank in range(1, self._saved_by)))
-        )
+        return name in self._objects or bool(self._ranks_of(name))
 
     def value_of(self, name: str) -> Any:
         """Give a plain value that was loaded: this rank's own, where it has one."""
-        held = [r for r in range(1, self._saved_by) if f"{name}@{r}" in self._objects]
+        held = self._ranks_of(name)
         if held and self.is_resharded:
             self.others.add(name)
         elif self._rank in held:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._entries import Box
 from ._errors import MismatchError, NotFoundError
+from ._held import kind_of
+from ._names import value_name
 from ._ranks import Ranks, on_all, on_first
 from ._stateful import TREE, classes_of, leaves_of, no_place
 from ._values import SETTINGS, first_name, unpickled
@@ -59,6 +61,7 @@ def look(
             _check_settings(found, settings)
             _check_objects(made, found, objects, in_objects)
             others = [*asked_for, *(name for _, name in in_objects)]
+            others += _kept_in(found) if settings else ()
             _check(found, set(names), others, objects, trust)
             _remark_on(made, found)
             trees = _wants_of(made, found, objects, lacked, trust)
@@ -181,6 +184,16 @@ def _check_settings(step: Checkpoint, wanted: Sequence[tuple[str, str]]) -> None
 def _values_in(step: Checkpoint) -> set[str]:
     """Names of values, those of single ranks also without the rank."""
     return {*step.objects, *map(first_name, step.objects)}
+
+
+def _kept_in(step: Checkpoint) -> list[str]:
+    """Values that optimizers keep for weights."""
+    weights = step._weights()
+    return [
+        name
+        for name in step.objects
+        if kind_of(value_name(name, weights), weights)[1] in weights
+    ]
 
 
 def _is_settings(value: Any) -> bool:

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from ._stateful import Stateful
 
 WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
-
-
 EXTRA = "_extra_state"  # how names of get_extra_state end
+
+
+def bare(module: Any) -> Any:
+    """Without what Lightning Fabric wraps around: PyTorch's functions do not know it."""
+    return module._modules.get("_forward_module", module)
 
 
 def prefix_of(key: str, models: Mapping[str, Any]) -> str:

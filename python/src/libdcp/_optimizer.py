@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from ._errors import MismatchError, NotFoundError, UnsupportedError
 from ._groups import KINDS, is_number, load_groups, paired, set_alike, told_of
 from ._held import ByPyTorch, Plain, has_ways_of_its_own
 from ._kinds import has_tensors, is_tensor
+from ._unchanged import with_inner
 from ._values import SETTINGS
 from ._warn import warn
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 KEEPS = "keeps"  # kinds of state: of a weight another optimizer may keep others
+SHARED = "shared"  # tensors that several weights have as one
 
 
 class Optimizer:
@@ -41,9 +44,10 @@ class Optimizer:
         # Of settings: a step of one optimizer has the first, one of several the second.
         self._name = f"{SETTINGS}.{label}" if label else SETTINGS
         self.settings_names = self._name, SETTINGS if label else f"{SETTINGS}.{key}"
-        self._optimizer = optimizer
+        optimizer = self._optimizer = _bare(optimizer)
         self._type = type(optimizer).__name__
-        self._keeps: set[str] | None = None  # by the step; None: it does not say
+        #: Kinds of state by the texts in names; None: the step does not say them.
+        self._kinds: dict[str, Any] | None = None
         make = ByPyTorch if has_ways_of_its_own(optimizer, names) else Plain
         self._held: Plain | ByPyTorch = make(key, optimizer, names, state.is_save)
         for weight, values in self._held.state.items():
@@ -58,6 +62,11 @@ class Optimizer:
 
     def _add(self, state: State, weight: str, kind: str, value: Any) -> None:
         name = _name_of(kind, weight)
+        if type(kind) not in (str, int):
+            raise UnsupportedError(
+                f"'{weight}' has {kind!r} in the state of its optimizer: no text and no "
+                "number"
+            )
         if is_tensor(value):
             role = kind if kind in MOMENTS else "optim"
             counted = self.settings_names if kind == "step" else ()
@@ -77,17 +86,19 @@ class Optimizer:
                 f"'{self._name}' is saved without {names}: no numbers, texts, or lists "
                 "of such"
             )
+        shared = _shared(self._held.state)
         return {
             "type": self._type,
             **_updates(self._held.state),
+            **({SHARED: shared} if shared else {}),
             "param_groups": [group for group, _, _ in told],
             KINDS: [kinds for _, kinds, _ in told],
-            KEEPS: sorted(self._kinds),
+            KEEPS: sorted(self._kinds_here, key=str),
         }
 
     @property
-    def _kinds(self) -> set[str]:
-        return {str(kind) for kept in self._held.state.values() for kind in kept}
+    def _kinds_here(self) -> set[Any]:
+        return {kind for kept in self._held.state.values() for kind in kept}
 
     def lacked_by(
         self, settings: Mapping[str, Any], trained: set[str], told: Collection[str]
@@ -127,11 +138,11 @@ class Optimizer:
             if is_tensor(value)
         ]
 
-    def keeps(self, kind: str) -> bool:
-        """Whether state of that kind may be its own, and not of another optimizer of the
-        same weights.
+    def kept_as(self, kind: str) -> Any:
+        """Under what it keeps state of that kind; None: another optimizer of the same
+        weights does.
         """
-        return self._keeps is None or kind in self._keeps
+        return kind if self._kinds is None else self._kinds.get(kind)
 
     @property
     def places(self) -> dict[str, Callable[[str, str, tuple[int, ...]], Any]]:
@@ -139,9 +150,15 @@ class Optimizer:
         dtype and a shape that the step has of it, or None.
         """
         return {
-            told: functools.partial(self._held.place_of, weight)
+            told: functools.partial(self._place_of, weight)
             for told, weight in self._held.told_names.items()
         }
+
+    def _place_of(
+        self, weight: str, kind: str, dtype: str, shape: tuple[int, ...]
+    ) -> Any:
+        kept = self.kept_as(kind)
+        return kept if kept is None else self._held.place_of(weight, kept, dtype, shape)
 
     def check(self, told: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         """Give the settings of these, of which stages of a pipeline have their own;
@@ -150,7 +167,8 @@ class Optimizer:
         ours = self._held.groups
         mine = {param for group in ours for param in group["params"]}
         if all(KEEPS in settings for settings in told):
-            self._keeps = {kind for settings in told for kind in settings[KEEPS]}
+            kinds = {kind for settings in told for kind in settings[KEEPS]}
+            self._kinds = {str(kind): kind for kind in kinds}
         for settings in told:
             saved = self._saved(settings)
             theirs = {param for group in saved for param in group.get("params", ())}
@@ -209,13 +227,13 @@ class Optimizer:
                 "which the step lacks some begins without state"
             )
         first = self.check(settings)
-        kinds = self._kinds
-        is_less = bool(kinds) and kinds < (self._keeps or set())
+        kinds = set(map(str, self._kinds_here))
+        is_less = bool(kinds) and kinds < set(self._kinds or ())
         loaded.remarks += load_groups(
             self._optimizer, self._held, first, is_other, is_less
         )
         if not is_other:
-            self._held.take_values(loaded, self.keeps)
+            self._held.take_values(loaded, self.kept_as)
         is_counted = any("step" in one for one in settings)  # once for all weights
         for weight, values in list(self._held.state.items()):
             told = self._held.told_as(weight)
@@ -235,14 +253,47 @@ class Optimizer:
                 continue
             for kind in lacked:
                 del values[kind]
+        for one in settings if not is_other else ():
+            self._share(one.get(SHARED, ()))
         if self._extra is not None:
             self._extra.load(loaded)
         self._held.put(loaded)
+
+    def _share(self, all_shared: Sequence[Sequence[Sequence[str]]]) -> None:
+        """Let several weights have one tensor, as in the step."""
+        aliases, state = self._held.aliases, self._held.state
+        for shared in all_shared:
+            first = None
+            for kind, weight in shared:
+                values = state.get(aliases.get(weight, weight), {})
+                if is_tensor(values.get(kind)):
+                    first = values[kind] if first is None else first
+                    values[kind] = first
+
+
+def _bare(optimizer: Any) -> Any:
+    """The one inside, where it keeps all: accelerate and Lightning wrap them."""
+    for inner in with_inner(optimizer)[1:]:
+        keeps = inner.state, inner.param_groups
+        mine = optimizer.state, optimizer.param_groups
+        if inner is not optimizer and all(map(operator.is_, keeps, mine)):
+            return _bare(inner)
+    return optimizer
 
 
 def _name_of(kind: str, weight: str) -> str:
     """Of what an optimizer keeps for a weight; `kind_of` takes it apart."""
     return f"{SETTINGS}.{kind}.{weight}"
+
+
+def _shared(state: Mapping[str, Mapping[str, Any]]) -> list[list[list[str]]]:
+    """Kinds and weights of each tensor that stands there more than once."""
+    places: dict[int, list[list[str]]] = {}
+    for weight, values in state.items():
+        for kind, value in values.items():
+            if is_tensor(value):
+                places.setdefault(id(value), []).append([kind, weight])
+    return [found for found in places.values() if len(found) > 1]
 
 
 def _updates(state: Mapping[str, Any]) -> dict[str, Any]:

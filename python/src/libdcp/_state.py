@@ -17,7 +17,7 @@ from ._entries import NOT_DENSE, Box, Boxes, Entries, Staging
 from ._errors import MismatchError, UsageError
 from ._held import kind_of
 from ._kinds import classes, has_parts, has_tensors, is_stateful, parts_of
-from ._model import Model, dict_of, prefix_of
+from ._model import Model, bare, dict_of, prefix_of
 from ._names import Names, value_name
 from ._optimizer import MOMENTS, Optimizer
 from ._shared import Shared
@@ -82,7 +82,7 @@ class State:
         self._tensor, self._model, self._optimizer = classes()
         rest = {k: v for k, v in state.items() if not isinstance(v, self._tensor)}
         parts = [part for key in rest for part in parts_of(key, rest[key])]
-        self.models = {n: part for n, part in parts if isinstance(part, self._model)}
+        self.models = {n: bare(p) for n, p in parts if isinstance(p, self._model)}
         # Before optimizers look at weights: a forward pass leaves those of FSDP2 whole.
         self._dicts = {n: dict_of(n, model) for n, model in self.models.items()}
         self._weight_names = Names(self.models, self._dicts)
@@ -114,7 +114,7 @@ class State:
         """Take what is given: a part, something plain, or a container of both."""
         if isinstance(value, self._model):
             prefix = prefix_of(name, self.models)
-            self._parts.append(Model(self, prefix, value, self._dicts[name]))
+            self._parts.append(Model(self, prefix, self.models[name], self._dicts[name]))
         elif isinstance(value, self._optimizer):
             label, names = "" if self._is_one else name, self._weight_names
             self._parts.append(Optimizer(self, name, value, names, label))
@@ -374,15 +374,13 @@ class State:
         yet: it is made in later updates than the first, or by settings of the step.
         """
         places: dict[str, Any] = {}
-        alike = [(o, o.places) for o in self.optimizers if o.named_type in types]
+        alike = [o.places for o in self.optimizers if o.named_type in types]
         weights = self.step_weights
         for name, dtype, shape in told:
             kind, weight = kind_of(name, weights)
-            makes = (
-                held[weight] for o, held in alike if weight in held and o.keeps(kind)
-            )
-            make = next(makes, None)
-            place = None if make is None else make(kind, dtype, shape)
+            makes = (held[weight] for held in alike if weight in held)
+            places_of = (make(kind, dtype, shape) for make in makes)
+            place = next((p for p in places_of if p is not None), None)
             if place is not None:
                 places[name] = place
         wanted = {name for theirs in ranks.gather(list(places)) for name in theirs}
@@ -481,6 +479,7 @@ class State:
         """Put what was loaded where it belongs."""
         loaded.filled = set(self.entries.names)
         weights = self.step_weights if self.optimizers else ()
+        loaded.weights = weights
         names = {value_name(n, weights) for n in loaded.names} if weights else ()
         for name in names:
             kind, weight = kind_of(name, weights)
