@@ -73,12 +73,20 @@ def test_kinds_of_settings(tmp_path):
         "none": torch.zeros(0, 3, dtype=torch.int32),
         "pair": (1, (2, [3, (4,)])),
         "row": numpy.arange(3, dtype=numpy.int16),
+        "rate": float("inf"),
+        "bounds": (-float("inf"), [float("nan")], 1.0),
+        "tops": torch.tensor([[1.0, float("inf")]]),
+        "lows": numpy.array([-numpy.inf, 2.0]),
+        "low": numpy.float32("-inf"),
+        "names": numpy.array(["inf", "a"]),
         "n": numpy.float64(0.1),
         "k": numpy.int32(3),
     }
     optim.param_groups[0].update(mine)
     torch.optim.lr_scheduler.LambdaLR(optim, lambda _: 1.0)
-    libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
     other = torch.optim.AdamW(net.parameters())
     libdcp.load({"model": net, "optim": other}, tmp_path)
     ours, theirs = other.param_groups[0], optim.param_groups[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,31 +40,48 @@ def load_groups(
     held: Plain | ByPyTorch,
     settings: Mapping[str, Any],
     is_other: bool,
-) -> None:
+    is_less: bool,
+) -> list[str]:
     """Let groups have what those of the step have; of an optimizer of the same type
     nothing else stays but what no step has. Settings of other programs tell no kinds.
+
+    is_less: the other one kept more for weights than is loaded, and nothing turns it on.
+    Gives what is to be warned of.
     """
+    remarks: list[str] = []
     all_saved, all_kinds = settings["param_groups"], settings.get(KINDS, ())
     is_told = len(all_kinds) == len(all_saved)
     defaults = getattr(optimizer, "defaults", {})
     pairs = zip(paired(held.groups, all_saved), optimizer.param_groups, held.likes)
-    for (group, at), mine, like in pairs:
+    for i, ((group, at), mine, like) in enumerate(pairs):
+        if at is None:
+            remarks.append(
+                f"parameter group {i} keeps its settings: the step has no group of its "
+                "weights"
+            )
+            continue
         saved, kinds = all_saved[at], all_kinds[at] if is_told else {}
         device = next((param.device for param in mine["params"]), "cpu")
         for name, value in saved.items():
-            kind, now = kinds.get(name), cast("Any", group.get(name))
             if name in OF_PARAMS:
                 continue
-            is_one = is_number(now) and name in defaults  # it was made with a tensor
-            if is_one and type(value) in (int, float) and "tensor" not in (kind or ()):
-                group[name] = now.new_tensor(value)
-            elif is_told:
-                group[name] = _rebuilt(value, kind, device)
+            if is_told:
+                value = _rebuilt(value, kinds.get(name), device)
             else:
-                group[name] = _like(like.get(name), value)
+                value = _like(like.get(name), value)
+            now = cast("Any", group.get(name))
+            is_one = is_number(now) and name in defaults  # it was made with a tensor
+            if is_one and _is_plain_number(value):
+                value = now.new_tensor(float(value))
+            if is_other:
+                is_off = is_less and defaults.get(name) in (False, 0)
+                if name not in group or is_off or not _fits(now, value):
+                    continue
+            group[name] = value
         if is_told and not is_other:
             for name in group.keys() - {*saved, *kinds, *defaults, *OF_PARAMS}:
                 del group[name]
+    return remarks
 
 
 def set_alike(settings: Sequence[Mapping[str, Any]]) -> bool:
@@ -76,24 +95,43 @@ def set_alike(settings: Sequence[Mapping[str, Any]]) -> bool:
 
 def paired(
     ours: Sequence[dict[str, Any]], saved: Sequence[dict[str, Any]]
-) -> Iterator[tuple[dict[str, Any], int]]:
-    """Each group, and the place of that of the same weights in the step, else its own."""
+) -> Iterator[tuple[dict[str, Any], int | None]]:
+    """Each group, and the place of that of the same weights in the step; without such
+    its own, or None, where that is another's.
+    """
     places = {
         param: i for i, group in enumerate(saved) for param in group.get("params", ())
     }
-    for i, group in enumerate(ours):
-        found = {places[param] for param in group["params"] if param in places}
+    all_found = [
+        {places[param] for param in group["params"] if param in places} for group in ours
+    ]
+    taken = set().union(*all_found)
+    for i, (group, found) in enumerate(zip(ours, all_found)):
         if len(found) > 1:
             raise MismatchError(
                 f"weights of parameter group {i} are in several groups of the step",
                 hint="make the optimizer with the groups that the step has",
             )
-        yield group, found.pop() if found else i
+        yield group, min(found, default=None if i in taken else i)
 
 
 def is_number(value: Any) -> bool:
     """Whether it is a tensor of one."""
     return is_tensor(value) and bool(value.dim() == 0)
+
+
+def _is_plain_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _fits(now: Any, value: Any) -> bool:
+    """Whether the setting of another optimizer is of the same kind."""
+    pair = now, value
+    if all(isinstance(one, (tuple, list)) for one in pair):
+        return len(now) == len(value) and all(map(_fits, now, value))
+    if all(_is_plain_number(one) or is_number(one) for one in pair):
+        return True
+    return type(now) is type(value)
 
 
 def _plain(value: Any) -> tuple[Any, Any]:
@@ -102,10 +140,12 @@ def _plain(value: Any) -> tuple[Any, Any]:
     """
     if is_tensor(value):
         kind = str(value.dtype).rpartition(".")[2], list(value.shape), value.device.type
-        return value.tolist(), {"tensor": list(kind)}
+        return _plain(value.tolist())[0], {"tensor": list(kind)}
     if hasattr(value, "tolist") and hasattr(value, "dtype"):  # of NumPy
         shape = list(value.shape) if is_array(value) else None
-        return value.tolist(), {"array": [value.dtype.str, shape]}
+        return _plain(value.tolist())[0], {"array": [value.dtype.str, shape]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value), {"float": None}
     if isinstance(value, (list, tuple)):
         told = [_plain(item) for item in value]
         kinds = [kind for _, kind in told]
@@ -122,6 +162,9 @@ def _rebuilt(value: Any, kind: Any, device: Any) -> Any:
     if name in ("tuple", "list"):
         made = [_rebuilt(item, of, device) for item, of in zip(value, how)]
         return tuple(made) if name == "tuple" else made
+    if name == "float":
+        return float(value)
+    value = _finite_or_not(value)
     if name == "array":
         import numpy
 
@@ -133,6 +176,13 @@ def _rebuilt(value: Any, kind: Any, device: Any) -> Any:
     dtype, shape, place = how
     on = "cpu" if place == "cpu" else device
     return torch.tensor(value, dtype=getattr(torch, dtype), device=on).reshape(shape)
+
+
+def _finite_or_not(value: Any) -> Any:
+    """Items, of which texts may be numbers that JSON has not."""
+    if isinstance(value, list):
+        return [_finite_or_not(item) for item in value]
+    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def _like(old: Any, new: Any) -> Any:

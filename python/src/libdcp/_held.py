@@ -28,7 +28,7 @@ class Plain:
     """
 
     def __init__(self, key: str, optimizer: Any, names: Names, is_save: bool) -> None:
-        self._optimizer = optimizer
+        self._key, self._optimizer = key, optimizer
         self._names: dict[Any, str] = {}
         self.aliases: dict[str, str] = {}  # other names that steps have of these weights
         self._told_as: dict[str, str] = {}  # of which the one at hand has this one
@@ -63,7 +63,7 @@ class Plain:
             state.update(made)
         self.made = {self._names[p] for p in made}  # whose state an update has made
         self.state = {self._names[p]: dict(v) for p, v in state.items()}
-        self.extra: dict[str, Any] = {}  # in its state dict beside state and groups
+        self.extra: Extra | None = None  # its state dict has state and groups alone
         self.groups = [
             {**group, "params": [self._names[p] for p in group["params"]]}
             for group in optimizer.param_groups
@@ -120,15 +120,18 @@ class Plain:
 
     def put(self, _loaded: Loaded) -> None:
         """Set what was loaded; tensors are in their places already."""
+        state, groups = self._optimizer.state, self._optimizer.param_groups
         for weight, values in self.state.items():
-            self._optimizer.state[self._params[weight]] = values
-        for group, ours in zip(self._optimizer.param_groups, self.groups):
+            state[self._params[weight]] = values
+        for group, ours in zip(groups, self.groups):
             _set_group(group, ours)
             if group.get("capturable") or group.get("fused"):  # where counts lie
                 for param in group["params"]:
-                    count = self._optimizer.state.get(param, {}).get("step")
+                    count = state.get(param, {}).get("step")
                     if is_tensor(count) and count.device != param.device:
-                        self._optimizer.state[param]["step"] = count.to(param.device)
+                        state[param]["step"] = count.to(param.device)
+        with _asked(self._key, self._optimizer):  # which hears so of a load of PyTorch's
+            self._optimizer.__setstate__({"state": state, "param_groups": groups})
 
 
 class ByPyTorch:
@@ -169,11 +172,9 @@ class ByPyTorch:
             group.clear()
             group.update(ours)
         self.state = {prefix + name: v for name, v in self._dict["state"].items()}
-        self.extra = {
-            name: value
-            for name, value in held.items()
-            if name not in ("state", "param_groups")
-        }
+        for name in ("state", "param_groups"):
+            del held[name]
+        self.extra: Extra | None = Extra(held)
         params = (p for model in models.values() for p in model.parameters())
         self._params = {
             names.of_params[id(p)][0]: p for p in params if id(p) in names.of_params
@@ -279,7 +280,8 @@ class ByPyTorch:
                 made = dict(optimizer.state)
                 undo.close()
                 optimizer.state.update(made)
-                load({**state_dict, **self.extra})
+                extra = self.extra.held if self.extra else {}
+                load({**extra, **state_dict})
 
             yield load_state_dict
 
@@ -302,6 +304,21 @@ class ByPyTorch:
                     rounded.add((kind, now.dtype))
         for kind, dtype in sorted(rounded, key=str):
             loaded.remarks.append(f"FSDP1 has rounded '{kind}' of its weights to {dtype}")
+
+
+class Extra:
+    """What a state dict of an optimizer has beside state and groups: it comes back whole,
+    for many have some only after their first update.
+    """
+
+    def __init__(self, held: dict[str, Any]) -> None:
+        self.held = held
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.held
+
+    def load_state_dict(self, held: dict[str, Any]) -> None:
+        self.held = held
 
 
 def has_ways_of_its_own(optimizer: Any, names: Names) -> bool:
@@ -354,14 +371,13 @@ def _place_like(param: Any, dtype: str, shape: tuple[int, ...]) -> Any:
 
     if not _is_placed(param, shape):
         return None  # nobody knows how it is cut: the library warns that it is left
-    mine = getattr(param, "_local_tensor", None)
-    alike = shape == tuple(param.shape)
-    made = torch.empty(
-        mine.shape if mine is not None and alike else shape,
-        dtype=torch_dtype(dtype),
-        device=param.device if shape else "cpu",
-    )
-    return cut_as(param, made) if mine is not None and alike else made
+    how = {"dtype": torch_dtype(dtype), "device": param.device if shape else "cpu"}
+    if shape != tuple(param.shape):
+        return torch.empty(shape, **how)
+    mine = getattr(param, "_local_tensor", param)
+    order = torch.empty_strided(mine.shape, mine.stride(), device="meta")
+    made = torch.empty_like(order, **how)  # fused updates want the strides of weights
+    return made if mine is param else cut_as(param, made)
 
 
 def _values_in(

@@ -234,7 +234,8 @@ def _check_objects(
     begins with a key may be of a model, whose part is called so, too.
     """
     has = _values_in(step)
-    told = set(_told_in(step, objects))
+    told = {part.key for part in made.objects if not part.is_needed}
+    told.update(_told_in(step, objects))
     found = told.union(key for key, name in values if name in has)
     found.update(key for n, key in made.of_objects.items() if n in step.tensors)
     for key in objects:

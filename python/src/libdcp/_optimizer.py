@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._look import Like
     from ._names import Names
     from ._state import State
+    from ._stateful import Stateful
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 KEEPS = "keeps"  # kinds of state: of a weight another optimizer may keep others
@@ -52,8 +53,10 @@ class Optimizer:
         for weight, values in self._held.state.items():
             for kind, value in values.items():
                 self._add(state, weight, kind, value)
-        for name, value in self._held.extra.items():
-            state.add(f"{key}.{name}", value, self._held.extra, name)
+        more = self._held.extra
+        self._extra: Stateful | None = None
+        if more is not None:
+            self._extra = state.object_of(f"{key}.extra", more, is_needed=bool(more.held))
         state.add_value(self._name, self._settings() if state.is_save else None)
         state.optimizers.append(self)
 
@@ -90,10 +93,12 @@ class Optimizer:
             **({SHARED: shared} if shared else {}),
             "param_groups": [group for group, _, _ in told],
             KINDS: [kinds for _, kinds, _ in told],
-            KEEPS: sorted(
-                {k for kept in self._held.state.values() for k in kept}, key=str
-            ),
+            KEEPS: sorted(self._kinds_here, key=str),
         }
+
+    @property
+    def _kinds_here(self) -> set[Any]:
+        return {kind for kept in self._held.state.values() for kind in kept}
 
     def lacked_by(
         self, settings: Mapping[str, Any], trained: set[str], told: Collection[str]
@@ -221,7 +226,12 @@ class Optimizer:
                 f"{self._type}: what only one of them has is not loaded, and a weight of "
                 "which the step lacks some begins without state"
             )
-        load_groups(self._optimizer, self._held, self.check(settings), is_other)
+        first = self.check(settings)
+        kinds = set(map(str, self._kinds_here))
+        is_less = bool(kinds) and kinds < set(self._kinds or ())
+        loaded.remarks += load_groups(
+            self._optimizer, self._held, first, is_other, is_less
+        )
         if not is_other:
             self._held.take_values(loaded, self.kept_as)
         is_counted = any("step" in one for one in settings)  # once for all weights
@@ -245,6 +255,8 @@ class Optimizer:
                 del values[kind]
         for one in settings if not is_other else ():
             self._share(one.get(SHARED, ()))
+        if self._extra is not None:
+            self._extra.load(loaded)
         self._held.put(loaded)
 
     def _share(self, all_shared: Sequence[Sequence[Sequence[str]]]) -> None:

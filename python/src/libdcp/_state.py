@@ -164,12 +164,12 @@ class State:
         if box.dtype in RANDOM and is_random(value):
             self._replicas.must[name] = digest(json.dumps(value.tolist()).encode())
 
-    def object_of(self, name: str, value: Any) -> Stateful:
+    def object_of(self, name: str, value: Any, is_needed: bool = True) -> Stateful:
         """Take an object; of tensors that differ in it, those of the first rank that has
-        them are saved.
+        them are saved. is_needed: a step that does not tell it is refused.
         """
         first = len(self.entries)
-        made = Stateful(self, name, value)
+        made = Stateful(self, name, value, is_needed)
         self.stateful.append(name)
         self.objects.append(made)
         held = self.entries

@@ -73,8 +73,11 @@ class Stateful:
     Tensors are filled in place where it has them already, in the shape of the step.
     """
 
-    def __init__(self, state: State, key: str, value: Any) -> None:
-        self._value, self._key = value, key
+    def __init__(
+        self, state: State, key: str, value: Any, is_needed: bool = True
+    ) -> None:
+        """is_needed: by a load, which changes nothing of others that no step tells."""
+        self._value, self._key, self.is_needed = value, key, is_needed
         self._dict = {key: value.state_dict()}
         self._places = Places()
         mine = self._dict[key]
@@ -110,7 +113,7 @@ class Stateful:
             self._dict[key] = _made(tree, self._dict[key], loaded, rest)
         elif loaded.has_value(key):
             self._dict[key] = loaded.value_of(key)
-        else:  # of steps before there were trees, and of what is no list and no dict
+        elif self.is_needed:  # of steps before trees, and what is no list and no dict
             self._places.fill(loaded.value_of)
         self._value.load_state_dict(self._dict[key])
 
