@@ -161,13 +161,26 @@ static int run(struct act *act, struct dcp_error *err)
     return rc;
 }
 
+/* Names, a line each, while there is room for whole ones; gives how many there are. */
+static uint64_t put_names(const char *const *names, char *out, size_t size)
+{
+    uint64_t n = 0;
+    size_t used = 0;
+
+    for (; names && names[n]; n++) {
+        if (used + strlen(names[n]) + 2 > size)
+            size = 0; /* the first ones, and none behind a gap */
+        if (!size)
+            continue;
+        used +=
+            (size_t)snprintf(out + used, size - used, "%s%s", used ? "\n" : "", names[n]);
+    }
+    return n;
+}
+
 static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
 {
     const struct dcp_reshard_plan *facts = dcp_reshard_facts(act->reshard);
-    uint64_t n_unheld = 0;
-
-    while (facts->objects_left && facts->objects_left[n_unheld])
-        n_unheld++;
     struct dcp_flat_reshard_result told = {
         .n_tensors = facts->n_tensors,
         .source_bytes = facts->source_bytes,
@@ -176,7 +189,7 @@ static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
         .n_files = facts->target_files,
         .n_unproved = facts->n_unproved,
         .n_left = facts->n_left,
-        .n_objects_left = facts->n_objects_left + n_unheld,
+        .n_objects_left = facts->n_objects_left,
         .n_beside = facts->n_beside,
         .n_overflows = act->options.dry_run
                            ? 0
@@ -189,6 +202,7 @@ static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
     };
 
     dcp_family_lacks_weight(act->source, told.lacks, sizeof told.lacks);
+    told.n_objects_left += put_names(facts->objects_left, told.left, sizeof told.left);
     if (facts->assumed)
         snprintf(told.assumed, sizeof told.assumed, "%s", facts->assumed);
     dcp_flat_give(out, &told, sizeof told);

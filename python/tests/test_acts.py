@@ -142,7 +142,7 @@ def test_a_weight_that_is_missing(tmp_path):
     def acts(path):
         with libdcp.open(path) as ckpt:
             ckpt.verify()
-        libdcp.reshard(path, tmp_path / "step", force=True)
+        libdcp.reshard(path, tmp_path / "step", force=True, lossy=True)
         libdcp.export(path, tmp_path / "model.npz", force=True)
 
     with warnings.catch_warnings():
@@ -401,6 +401,23 @@ def test_values_beside_a_tensor_that_are_left(tmp_path):
     torch.save({"model": {"w": torch.ones(2)}, "args": args}, tmp_path / "a.pt")
     for to, n in {"native": 0, "safetensors": 1, "deepspeed": 1}.items():
         assert libdcp.reshard(tmp_path / "a.pt", tmp_path / to, to=to).n_objects_left == n
+
+
+def test_what_is_left_out_is_named(tmp_path):
+    """A reshard warns of it; an export of weights is meant to be without."""
+    objects = {f"{'n' * 60}{i}": (i, {1: 2}) for i in range(12)}
+    numpy = pytest.importorskip("numpy")
+    libdcp.save({"w": numpy.ones(3), "epoch": 1, **objects}, tmp_path / "a", step=1)
+    said = "left out what the target cannot hold: epoch, n.* and 3 more"
+    with pytest.warns(RuntimeWarning, match=said):
+        made = libdcp.reshard(tmp_path / "a", tmp_path / "b", to="safetensors")
+    assert made.n_objects_left == 14 and made.left[0] == "epoch" and len(made.left) == 11
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = libdcp.export(tmp_path / "a", tmp_path / "c", to="npz")
+        assert len(made.left) == 11
+        libdcp.reshard(tmp_path / "a", tmp_path / "d", to="safetensors", lossy=True)
+        assert libdcp.reshard(tmp_path / "a", tmp_path / "e").left == ()
 
 
 def test_what_is_assumed(tmp_path):

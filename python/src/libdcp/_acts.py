@@ -13,6 +13,7 @@ from . import _abi, _abi_acts
 from ._act import Act, Progress
 from ._checkpoint import check_step, warn_of_lacks, warn_of_passed
 from ._errors import NotFoundError, UsageError
+from ._warn import warn
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -43,11 +44,12 @@ class ReshardResult:
     n_files: int
     n_unproved: int  # tensors for which the source keeps no digest
     n_left: int  # tensors that the target cannot hold, with lossy=True
-    n_objects_left: int
+    n_objects_left: int  # that the target cannot hold, or nobody may load
     n_beside: int  # tensors that are no weights, where only the model was asked for
     n_overflows: int  # finite numbers that are infinite, or none, in the new dtype
     shared_bytes: int  # with reflink=True: blocks that are the source's, not written
     assumed: str | None  # what the source does not prove and the target says
+    left: tuple[str, ...]  # objects that the target cannot hold: at least the first ones
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,14 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
     if result.passed_over:
         warn_of_passed(given["source"], result.step)
     warn_of_lacks(result.lacks)
+    left = tuple(_abi.text(result.left).splitlines())
+    if left and not (for_export or given["lossy"] or given["only"] == "model"):
+        more = result.n_objects_left - len(left)
+        rest = f" and {more} more" if more else ""
+        warn(f"left out what the target cannot hold: {', '.join(left)}{rest}")
     facts = {name: getattr(result, name) for name in ReshardResult.__dataclass_fields__}
-    return ReshardResult(**{**facts, "assumed": _abi.text(result.assumed) or None})
+    assumed = _abi.text(result.assumed) or None
+    return ReshardResult(**{**facts, "assumed": assumed, "left": left})
 
 
 def repair(path: Path, *, threads: int = 0, progress: Progress = None) -> RepairResult:
