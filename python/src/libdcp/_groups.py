@@ -60,11 +60,9 @@ def load_groups(
                 "weights"
             )
             continue
-        saved, kinds = all_saved[at], all_kinds[at] if is_told else {}
         device = next((param.device for param in mine["params"]), "cpu")
+        saved, kinds = _without_params(all_saved[at]), all_kinds[at] if is_told else {}
         for name, value in saved.items():
-            if name in OF_PARAMS:
-                continue
             if is_told:
                 value = _rebuilt(value, kinds.get(name), device)
             else:
@@ -73,21 +71,23 @@ def load_groups(
             is_one = is_number(now) and name in defaults  # it was made with a tensor
             if is_one and _is_plain_number(value):
                 value = now.new_tensor(float(value))
-            if is_other:
-                is_off = is_less and defaults.get(name) in (False, 0)
-                if name not in group or is_off or not _fits(now, value):
-                    continue
-            group[name] = value
+            is_off = is_less and defaults.get(name) in (False, 0)
+            if not is_other or (name in group and not is_off and _fits(now, value)):
+                group[name] = value
         if is_told and not is_other:
-            for name in group.keys() - {*saved, *kinds, *defaults, *OF_PARAMS}:
+            for name in _without_params(group).keys() - {*saved, *kinds, *defaults}:
                 del group[name]
     return remarks
+
+
+def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name not in OF_PARAMS}
 
 
 def set_alike(settings: Sequence[Mapping[str, Any]]) -> bool:
     """Whether ranks differ in weights alone, as stages of a pipeline do."""
     rest = [
-        [{k: v for k, v in group.items() if k not in OF_PARAMS} for group in groups]
+        [_without_params(group) for group in groups]
         for groups in (one.get("param_groups", ()) for one in settings)
     ]
     return all(one == rest[0] for one in rest)
