@@ -162,9 +162,20 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Give a class, if it is one of those."""
+        if (module, name) == ("_codecs", "encode"):
+            return _latin1
+        if module == "__builtin__":  # of protocol 2
+            module = "builtins"
         if name not in _PLAIN.get(module, ()):
             raise pickle.UnpicklingError(f"{module}.{name} is in it")
         return super().find_class(module, name)
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """Bytes, as protocol 2 spells them: it has none."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"a text in {encoding} is in it")
+    return text.encode(encoding)
 
 
 _PLAIN = {
@@ -178,6 +189,7 @@ _PLAIN = {
         "bool",
         "str",
         "bytes",
+        "bytearray",
         "list",
         "dict",
         "tuple",
