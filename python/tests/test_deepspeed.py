@@ -133,7 +133,12 @@ VALUES = {
     "deepspeed_config": [{"zero_optimization": {"stage": 2}}, {"mine": 3}, 5],
     "scheduler": ["cosine", 5, None, [{"a": 1}], {"type": "cosine", "x": [1]}],
     "loss_scaler": [{"scale": 64.0, "growth_factor": 2.0}, {"mine": 1}, 128.0],
-    "extra": [(1, (2, "x")), {"best": float("inf")}, [b"\xff", bytearray(b"x"), {1, 2}], {"a": {(1, 2): 3}}],
+    "extra": [
+        (1, (2, "x")),
+        {"best": float("inf")},
+        [b"\xff", bytearray(b"x"), {1, 2}],
+        {"a": {(1, 2): 3}},
+    ],
 }
 
 

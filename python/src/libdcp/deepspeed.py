@@ -305,9 +305,7 @@ def _room(folder: str, ranks: Ranks) -> Iterator[str]:
 def _reshard(source: str, target: str, world_size: int, trust: bool, named: str) -> None:
     """Reshard what was unpacked; errors name the checkpoint that it is of."""
     try:
-        reshard(
-            source, target, to="deepspeed", world_size=world_size, keep_unsafe=trust
-        )
+        reshard(source, target, to="deepspeed", world_size=world_size, keep_unsafe=trust)
     except Error as why:
         raise type(why)(
             why.message.replace(source, named),
