@@ -258,7 +258,9 @@ static int add_trainer(struct dcp_ds_reader *reader, const json_t *others,
                        struct dcp_error *err)
 {
     json_t *known = json_object_get(others, DCP_TRAINING_TRAINER);
-    json_t *trainer = json_is_object(known) ? json_copy(known) : json_object();
+    if (known && !json_is_object(known)) /* somebody's own, which goes with the others */
+        return DCP_OK;
+    json_t *trainer = known ? json_copy(known) : json_object();
 
     if (set_integer(trainer, "step", reader->global_steps) ||
         set_integer(trainer, "samples", reader->global_samples) ||

@@ -242,11 +242,9 @@ static int take_others(struct dcp_ds_writer *w, struct dcp_error *err)
     for (size_t o = 0; o < w->catalog->n_objects && ok; o++) {
         struct dcp_object *object = &w->catalog->objects[o];
         bool scheduler = w->scheduler_name && !strcmp(object->name, w->scheduler_name);
-        bool counts =
-            !strcmp(object->name, DCP_TRAINING_TRAINER); /* is no dict: nowhere */
         DCP_CLEANUP_JSON json_t *value = NULL;
 
-        if (is_said(object->name) || (counts && !object->held) ||
+        if (is_said(object->name) ||
             (object->held && !scheduler && !goes_too(w, object->name)))
             continue;
         DCP_TRY(dcp_training_value(object, &value, err));
