@@ -3,7 +3,10 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/pickle/json.h"
 #include <string.h>
+
+enum { MAX_GROUPS = 4096 };
 
 int dcp_training_read(const struct dcp_catalog *catalog, const char *name, json_t **out,
                       struct dcp_error *err)
@@ -15,6 +18,36 @@ int dcp_training_read(const struct dcp_catalog *catalog, const char *name, json_
         return DCP_OK;
     const struct dcp_object *object = &catalog->objects[at];
     return dcp_json_parse(object->data, object->size_bytes, name, out, err);
+}
+
+/* *out is NULL where the bytes are no pickle, or one that JSON cannot say. */
+static int unpickle(const struct dcp_object *object, json_t **out, struct dcp_error *err)
+{
+    const unsigned char *data = object->data;
+    struct dcp_pickle_node *root;
+    struct dcp_error why = { 0 };
+
+    *out = NULL;
+    if (!object->size_bytes || data[0] != 0x80) /* PROTO */
+        return DCP_OK;
+    struct dcp_arena *arena = dcp_arena_new();
+    if (!arena)
+        return dcp_error_memory(err, "an object");
+    int rc = dcp_pickle_parse(data, object->size_bytes, arena, &root, NULL, &why);
+    if (!rc)
+        rc = dcp_pickle_to_json(root, arena, NULL, out, &why);
+    if (rc)
+        *out = NULL;
+    dcp_arena_free(arena);
+    return rc == DCP_E_MEMORY ? dcp_error_memory(err, "an object") : DCP_OK;
+}
+
+int dcp_training_value(const struct dcp_object *object, json_t **out,
+                       struct dcp_error *err)
+{
+    return object->kind == DCP_OBJECT_JSON
+               ? dcp_json_parse(object->data, object->size_bytes, object->name, out, err)
+               : unpickle(object, out, err);
 }
 
 int dcp_training_add(struct dcp_catalog *catalog, const char *name, json_t *value,
@@ -209,6 +242,68 @@ static int join_groups(const struct dcp_catalog *catalog, json_t **out,
     return DCP_OK;
 }
 
+/* Splits "P.param_groups.3.lr"; false: it is no such. */
+static bool is_option(const char *name, size_t *out_prefix, size_t *out_group,
+                      const char **out_key)
+{
+    static const char infix[] = ".param_groups.";
+    const char *at = strstr(name, infix);
+    char *end;
+
+    if (!at)
+        return false;
+    *out_prefix = (size_t)(at - name);
+    at += sizeof infix - 1;
+    *out_group = (size_t)strtoull(at, &end, 10);
+    *out_key = end + 1;
+    return *at >= '0' && *at <= '9' && *end == '.' && *out_group < MAX_GROUPS;
+}
+
+bool dcp_training_is_option(const char *name)
+{
+    size_t prefix, group;
+    const char *key;
+
+    return is_option(name, &prefix, &group, &key);
+}
+
+static int put_option(json_t *groups, size_t group, const char *key, json_t *value)
+{
+    while (json_array_size(groups) <= group)
+        if (json_array_append_new(groups, json_object()))
+            return -1;
+    return json_object_set(json_array_get(groups, group), key, dcp_py_untuple(value));
+}
+
+/* Groups whose options are objects of their own. The names of the weights tell which are
+ * groups; of one optimizer: whose are first. */
+static int gather_groups(const struct dcp_catalog *catalog, json_t **out,
+                         struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *groups = json_array();
+    const char *first = NULL, *key;
+    size_t prefix, n = 0, group;
+
+    for (size_t o = 0; o < catalog->n_objects; o++) {
+        const struct dcp_object *object = &catalog->objects[o];
+        DCP_CLEANUP_JSON json_t *value = NULL;
+        if (!is_option(object->name, &prefix, &group, &key) ||
+            (first && (prefix != n || strncmp(object->name, first, n) != 0)))
+            continue;
+        first = object->name;
+        n = prefix;
+        DCP_TRY(dcp_training_value(object, &value, err));
+        if (value && put_option(groups, group, key, value))
+            return dcp_error_memory(err, "groups of parameters");
+    }
+    bool named = json_array_size(groups) > 0;
+    for (size_t g = 0; g < json_array_size(groups); g++)
+        named = named && json_is_string(json_array_get(
+                             json_object_get(json_array_get(groups, g), "params"), 0));
+    *out = named ? json_incref(groups) : NULL;
+    return DCP_OK;
+}
+
 int dcp_training_groups(const struct dcp_catalog *catalog, json_t **out,
                         struct dcp_error *err)
 {
@@ -223,6 +318,8 @@ int dcp_training_groups(const struct dcp_catalog *catalog, json_t **out,
     }
     if (!rc)
         rc = join_groups(catalog, out, err);
+    if (!rc && !*out)
+        rc = gather_groups(catalog, out, err);
     if (!rc && !*out)
         rc = make_groups(catalog, out, err);
     if (rc) {

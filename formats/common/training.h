@@ -13,6 +13,10 @@
  * json_decref. Errors: CORRUPT, MEMORY. */
 int dcp_training_read(const struct dcp_catalog *catalog, const char *name, json_t **out,
                       struct dcp_error *err);
+/* An object that is JSON, or a pickle without tensors, as formats/pickle/py.h spells it;
+ * NULL: it is neither. */
+int dcp_training_value(const struct dcp_object *object, json_t **out,
+                       struct dcp_error *err);
 /* Adds an object; takes `value` (NULL: out of memory). Errors: CORRUPT (a name twice),
  * MEMORY. */
 int dcp_training_add(struct dcp_catalog *catalog, const char *name, json_t *value,
@@ -35,11 +39,15 @@ int dcp_training_one_count(const struct dcp_catalog *catalog, const char *what,
                            struct dcp_error *err);
 /* The groups of parameters, as in `optimizer`; an array to be freed with json_decref.
  * Of several optimizers, "optimizer.KEY" each, all groups, one optimizer after another.
- * When there is no such object they are made from the tensors' group numbers, with the
- * hyper-parameters of deepspeed_config's optimizer or else the defaults of AdamW. Weights
- * that have optimizer tensors are in a group, and no others unless no weight has any.
- * Errors: CORRUPT, MEMORY. */
+ * Or of objects that are one option each, "P.param_groups.0.lr", as PyTorch's planner
+ * names them. When there is no such object they are made from the tensors' group numbers,
+ * with the hyper-parameters of deepspeed_config's optimizer or else the defaults of
+ * AdamW. Weights that have optimizer tensors are in a group, and no others unless no
+ * weight has any. Errors: CORRUPT, MEMORY. */
 int dcp_training_groups(const struct dcp_catalog *catalog, json_t **out,
                         struct dcp_error *err);
+
+/* Whether an object is one option of a group, "P.param_groups.0.lr". */
+bool dcp_training_is_option(const char *name);
 
 #endif

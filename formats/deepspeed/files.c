@@ -459,14 +459,16 @@ static json_t *shared_params(const struct model *m)
     return finish(&shared);
 }
 
-/* The scheduler's own state: the canonical object without its type. */
+/* The scheduler's own state: without the type that its configuration says. */
 static json_t *scheduler_value(struct model *m)
 {
     const struct dcp_ds_writer *w = m->w;
+    const json_t *type = json_object_get(json_object_get(w->config, "scheduler"), "type");
     json_t *state = w->scheduler ? dcp_torch_out_value(m->out, w->catalog, w->scheduler)
                                  : json_null();
 
-    json_object_del(state, "type");
+    if (type && json_equal(type, json_object_get(state, "type")))
+        json_object_del(state, "type");
     return state;
 }
 

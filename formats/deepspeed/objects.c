@@ -258,7 +258,9 @@ static int add_trainer(struct dcp_ds_reader *reader, const json_t *others,
                        struct dcp_error *err)
 {
     json_t *known = json_object_get(others, DCP_TRAINING_TRAINER);
-    json_t *trainer = json_is_object(known) ? json_copy(known) : json_object();
+    if (known && !json_is_object(known)) /* somebody's own, which goes with the others */
+        return DCP_OK;
+    json_t *trainer = known ? json_copy(known) : json_object();
 
     if (set_integer(trainer, "step", reader->global_steps) ||
         set_integer(trainer, "samples", reader->global_samples) ||
@@ -295,47 +297,30 @@ static int add_optimizer(struct dcp_ds_reader *reader, struct dcp_error *err)
                                 : DCP_OK;
 }
 
-static int add_scheduler(struct dcp_ds_reader *reader, struct dcp_error *err)
+/* What the one who saved it called so is that. */
+static int add_unless_there(struct dcp_ds_reader *reader, const char *name, json_t *value,
+                            struct dcp_error *err)
 {
-    const json_t *type =
-        json_object_get(json_object_get(reader->config, "scheduler"), "type");
-    json_t *scheduler = json_object();
-
-    if (!json_is_object(reader->scheduler)) {
-        json_decref(scheduler);
-        return DCP_OK;
-    }
-    if ((json_is_string(type) &&
-         json_object_set(scheduler, "type", (json_t *)(uintptr_t)type)) ||
-        json_object_update(scheduler, reader->scheduler)) {
-        json_decref(scheduler);
-        scheduler = NULL;
-    }
-    return dcp_training_add(reader->catalog, DCP_TRAINING_SCHEDULER, scheduler, err);
+    return !value || dcp_catalog_find_object(reader->catalog, name) >= 0
+               ? DCP_OK
+               : dcp_training_add(reader->catalog, name, json_incref(value), err);
 }
 
 int dcp_ds_add_objects(struct dcp_ds_reader *reader, struct dcp_error *err)
 {
-    struct dcp_catalog *catalog = reader->catalog;
     json_t *rest = json_object_get(reader->note, "model_states");
     DCP_CLEANUP_JSON json_t *others = json_incref(json_object_get(rest, DCP_DS_OTHERS));
 
     json_object_del(rest, DCP_DS_OTHERS);
     DCP_TRY(add_trainer(reader, others, err));
-    DCP_TRY(dcp_ds_add_others(catalog, others, err));
-
+    DCP_TRY(dcp_ds_add_others(reader, others, err));
     DCP_TRY(add_optimizer(reader, err));
-    DCP_TRY(add_scheduler(reader, err));
-    if (reader->loss_scaler)
-        DCP_TRY(dcp_training_add(catalog, DCP_TRAINING_LOSS_SCALER,
-                                 json_incref(reader->loss_scaler), err));
-    if (reader->config)
-        DCP_TRY(dcp_training_add(catalog, DCP_TRAINING_DEEPSPEED_CONFIG,
-                                 json_incref(reader->config), err));
+    DCP_TRY(add_unless_there(reader, DCP_TRAINING_LOSS_SCALER, reader->loss_scaler, err));
+    DCP_TRY(add_unless_there(reader, DCP_TRAINING_DEEPSPEED_CONFIG, reader->config, err));
     if (json_object_set_new(reader->note, "tag", json_string(reader->folder.tag)) ||
         set_integer(reader->note, "stage", reader->stage))
         return dcp_error_memory(err, "an object");
-    return dcp_training_add(catalog, DCP_DS_OBJECT, json_incref(reader->note), err);
+    return add_unless_there(reader, DCP_DS_OBJECT, reader->note, err);
 }
 
 int dcp_ds_describe(struct dcp_ds_reader *reader, struct dcp_error *err)

@@ -10,41 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* -- objects ----------------------------------------------------------------------- */
-
-static int read_objects(struct dcp_ds_writer *w, struct dcp_error *err)
-{
-    const struct {
-        const char *name;
-        json_t **value;
-    } rows[] = {
-        { DCP_DS_OBJECT, &w->note },
-        { DCP_TRAINING_DEEPSPEED_CONFIG, &w->config },
-        { DCP_TRAINING_TRAINER, &w->trainer },
-        { DCP_TRAINING_SCHEDULER, &w->scheduler },
-        { DCP_TRAINING_LOSS_SCALER, &w->loss_scaler },
-    };
-    DCP_CLEANUP_JSON json_t *optimizer = NULL;
-    int rc = dcp_training_updates(w->catalog, &w->updates, err);
-
-    for (size_t i = 0; i < DCP_ARRAY_LEN(rows) && !rc; i++) {
-        json_t **value = rows[i].value;
-        rc = dcp_training_read(w->catalog, rows[i].name, value, err);
-        if (*value && !json_is_object(*value) && value != &w->scheduler) {
-            json_decref(*value); /* somebody's own, by chance of that name */
-            *value = NULL;
-        }
-        if (*value)
-            dcp_catalog_mark_stored(w->catalog, rows[i].name);
-    }
-    if (!rc)
-        rc = dcp_training_read(w->catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
-    if (!rc && !json_object_get(w->note, "steps")) /* which says whose they are */
-        rc = dcp_training_one_count(w->catalog, "a DeepSpeed checkpoint", err);
-    if (json_object_get(optimizer, "param_groups") || json_object_get(optimizer, "step"))
-        dcp_catalog_mark_stored(w->catalog, DCP_TRAINING_OPTIMIZER);
-    return rc ? rc : dcp_ds_others(w->catalog, &w->others, err);
-}
+/* -- the tag ------------------------------------------------------------------------ */
 
 /* The source's tag, if it is a plain name; else what DeepSpeed calls a step. */
 static int choose_tag(struct dcp_ds_writer *w, struct dcp_error *err)
@@ -499,7 +465,7 @@ int dcp_ds_target_open(struct dcp_target *target, struct dcp_error *err)
                                           : dcp_str_ends(catalog->layout, "2") ? 2
                                                                                : 3,
                                  .world_size = catalog->world_size };
-    DCP_TRY(w->arena && w->places ? read_objects(w, err)
+    DCP_TRY(w->arena && w->places ? dcp_ds_take_objects(w, err)
                                   : dcp_error_memory(err, "a DeepSpeed checkpoint"));
     DCP_TRY(choose_tag(w, err));
     w->weights_dtype = find_dtype(w);

@@ -50,7 +50,7 @@ struct dcp_ds_reader {
     json_t *note;         /* the object "deepspeed" */
     json_t *param_groups; /* of the optimizer, with names; NULL: unknown */
     json_t *loss_scaler;  /* canonical; NULL: unknown */
-    json_t *scheduler;    /* the state dict; NULL: none */
+    json_t *scheduler;    /* the state; NULL: none */
     int64_t global_steps, global_samples, skipped_steps; /* -1: unknown */
     int64_t updates;                /* the most that is said; -1: nothing is */
     struct dcp_optim_counts counts; /* of weights or groups, each */
@@ -148,8 +148,10 @@ int dcp_ds_add_ties(struct dcp_ds_reader *reader, struct dcp_error *err);
 /* The value of the client's state in which a writer keeps objects that DeepSpeed has no
  * place for: random numbers, the data cursor. */
 #define DCP_DS_OTHERS "dcp_objects"
-/* Adds those that the catalog has not. Errors: CORRUPT, MEMORY. */
-int dcp_ds_add_others(struct dcp_catalog *catalog, json_t *others, struct dcp_error *err);
+/* Adds the scheduler, and those of the others that the catalog has not. Errors: CORRUPT,
+ * MEMORY. */
+int dcp_ds_add_others(struct dcp_ds_reader *reader, json_t *others,
+                      struct dcp_error *err);
 /* The canonical objects, those others, and "deepspeed". */
 int dcp_ds_add_objects(struct dcp_ds_reader *reader, struct dcp_error *err);
 

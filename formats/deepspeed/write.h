@@ -42,7 +42,9 @@ struct dcp_ds_writer {
     int head_of;      /* the tensor that it stands for */
     /* objects; each may be NULL */
     json_t *note, *config, *trainer, *scheduler, *loss_scaler;
-    json_t *others; /* objects without a place in DeepSpeed's files, by name */
+    const char
+        *scheduler_name; /* of the object; belongs to the catalog; NULL: it is none */
+    json_t *others;      /* objects without a place in DeepSpeed's files, by name */
     int64_t updates;
     struct dcp_torch_outs outs; /* files of the target */
 };
@@ -56,9 +58,9 @@ void dcp_ds_target_close(struct dcp_target *target);
 int dcp_ds_assign_file(struct dcp_target *target, struct dcp_torch_out *out, int rc,
                        struct dcp_error *err);
 
-/* The objects of a catalog that DeepSpeed has no place for; freed with json_decref, after
- * a failure too. Errors: CORRUPT, MEMORY. */
-int dcp_ds_others(struct dcp_catalog *catalog, json_t **out, struct dcp_error *err);
+/* Sets the objects of the writer, the others and the updates. Errors: MISMATCH (counts
+ * that differ), CORRUPT, MEMORY. */
+int dcp_ds_take_objects(struct dcp_ds_writer *writer, struct dcp_error *err);
 
 /* Classes that DeepSpeed's pickles hold. */
 extern const struct dcp_torch_class dcp_ds_classes[];

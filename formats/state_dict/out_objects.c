@@ -406,6 +406,8 @@ int dcp_out_objects(struct dcp_out *out, struct dcp_error *err)
             continue;
         if (optim)
             object.name = own_key(out, &object);
+        if (dcp_training_is_option(object.name) && dcp_out_has(out, object.name))
+            continue; /* its group has it */
         bool state = false;
         if (out->own_optim)
             rc = dcp_out_state(out, &object, put_state, &state, err);

@@ -187,6 +187,26 @@ static void tell_left(const struct load *load, bool is_told(const struct dcp_ten
                       n_left == 1 ? "" : " the first of them");
 }
 
+/* A model may ask for masters as its weights: then it has these. */
+static void take_weights_of_masters(const struct load *load, bool *taken)
+{
+    const struct dcp_catalog *src = load->src;
+    struct dcp_identity *identity = NULL;
+
+    if (dcp_identity_new(src, &identity, NULL))
+        return;
+    for (size_t t = 0; t < load->dst->n_tensors; t++) {
+        const struct dcp_tensor *from =
+            load->from[t] < 0 ? NULL : &src->tensors[load->from[t]];
+        if (!from || !is_weight(&load->dst->tensors[t]) || from->role != DCP_ROLE_MASTER)
+            continue;
+        int weight = dcp_identity_find(identity, DCP_ROLE_MODEL, from->param);
+        if (weight >= 0)
+            taken[weight] = true;
+    }
+    dcp_identity_free(identity);
+}
+
 /* A model that lacks weights of the step may be another one, and so may an optimizer. */
 static void tell_all_left(const struct load *load, bool with_optimizer)
 {
@@ -200,6 +220,7 @@ static void tell_all_left(const struct load *load, bool with_optimizer)
         if (load->from[t] >= 0)
             taken[load->from[t]] = true;
     }
+    take_weights_of_masters(load, taken);
     if (n_weights)
         tell_left(load, is_weight, taken, "weight", "model");
     if (with_optimizer)

@@ -138,3 +138,26 @@ def test_what_else_is_missing_is_said(trained):
     model.extra = torch.nn.Linear(2, 2)
     with pytest.raises(libdcp.MismatchError, match=r"extra\.weight"):
         libdcp.load({"model": model}, run)
+
+
+@pytest.mark.parametrize("way", [["universal"], ["deepspeed", "native"]])
+def test_dcp_train_takes_masters_for_weights(trained, tmp_path, way):
+    """And does not warn then of weights that it has not."""
+    run, losses = trained
+    source = run / f"step-{SAVED:08}"
+    for to in way:
+        source, old = tmp_path / to, source
+        libdcp.reshard(old, source, to=to, layout="zero1")
+    config = json.loads((run.parent / "config.json").read_text(encoding="utf-8"))
+    config["checkpoint"]["dir"] = str(tmp_path / "run")
+    config["zero_optimization"]["stage"] = 1
+    path = run.parent / f"{way[0]}.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    how = ("--config", path, "--ranks", "2", "--steps", str(END), "--resume", source)
+    said = subprocess.run(
+        [BIN / "dcp-train", *how], check=True, capture_output=True, text=True
+    ).stderr
+    assert "the model has not" not in said
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    got = [line["loss"] for line in map(json.loads, lines) if "loss" in line]
+    assert got == pytest.approx(losses, rel=1e-6)

@@ -98,7 +98,7 @@ def test_errors_name_what_the_user_named(monkeypatch):
 
     monkeypatch.setattr(libdcp.deepspeed, "reshard", fail)
     with pytest.raises(libdcp.UnsupportedError) as why:
-        libdcp.deepspeed._reshard("run/.load/tag", "run/.load/own", 2, "run/tag")
+        libdcp.deepspeed._reshard("run/.load/tag", "run/.load/own", 2, True, "run/tag")
     assert why.value.message == "'run/tag' has experts"
     assert why.value.file == "run/tag/it.pt" and "as many ranks" in why.value.hint
 

@@ -153,3 +153,44 @@ def each_alone(folder):
 def test_alone(tmp_path):
     """Ranks of a process group save steps of their own."""
     assert run_ranks(2, each_alone, str(tmp_path)) == [(0, 0, 1), (1, 1, 1)]
+
+
+GROUPS = {"lr": 0.25, "betas": (0.8, 0.9), "weight_decay": 0.5}
+
+
+def planned():
+    """What PyTorch makes of a model, its optimizer and its schedule, after an update."""
+    state_dict = peer("torch.distributed.checkpoint.state_dict")
+    torch.manual_seed(1)
+    net = torch.nn.Linear(4, 4)
+    optim = torch.optim.AdamW(net.parameters(), **GROUPS)
+    schedule = torch.optim.lr_scheduler.StepLR(optim, 3)
+    net(torch.ones(1, 4)).sum().backward()
+    optim.step()
+    model, optim = state_dict.get_state_dict(net, optim)
+    return {"model": model, "optim": optim, "sched": schedule.state_dict()}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_tuples_are_plain_values(tmp_path):
+    """So that a step becomes any format, and the groups of its optimizer are known."""
+    state = {**planned(), "inf": [float("inf")], "times": ((1, 2), {3})}
+    writer = StorageWriter(tmp_path / "run", step=1)
+    dcp.save(state, storage_writer=writer, no_dist=True)
+    into = {**planned(), "inf": None, "times": None}
+    group = into["optim"]["param_groups"][0]
+    group["lr"], group["betas"] = 0, None
+    dcp.load(into, storage_reader=StorageReader(tmp_path / "run"), no_dist=True)
+    assert into["optim"]["param_groups"] == state["optim"]["param_groups"]
+    assert (into["inf"], into["times"]) == (state["inf"], state["times"])
+    for to in ("torch-dist", "deepspeed", "universal"):
+        libdcp.reshard(tmp_path / "run", tmp_path / to, to=to)
+        with libdcp.open(tmp_path / to) as ckpt:
+            (told,) = ckpt.objects["optimizer"]["param_groups"]
+        assert {key: told[key] for key in GROUPS} == {**GROUPS, "betas": [0.8, 0.9]}
+    del into["inf"], into["times"]
+    into["optim"]["param_groups"][0]["betas"] = None
+    dcp.load(into, checkpoint_id=tmp_path / "torch-dist", no_dist=True)
+    assert into["optim"]["param_groups"] == state["optim"]["param_groups"]
+    (file,) = (tmp_path / "deepspeed").glob("*/*_model_states.pt")
+    assert torch.load(file, weights_only=False)["lr_scheduler"] == state["sched"]

@@ -154,6 +154,29 @@ def test_meshes(tmp_path):
     assert got == pytest.approx(losses, abs=1e-5)
 
 
+class Counter:
+    """An object with a step of its own."""
+
+    def state_dict(self):
+        return {"step": 70}
+
+    def load_state_dict(self, _state):
+        pass
+
+
+def test_the_trainer_counts_as_the_save_does(tmp_path):
+    """Conversions and dcp-train number by it; ranks refuse it together."""
+    for trainer in ({"step": 70}, {"epoch": 3}, 5, None, [1], Counter()):
+        with pytest.raises(libdcp.UsageError, match=r"'trainer' is .*'step': 5\}"):
+            libdcp.save({"trainer": trainer}, tmp_path / "run", step=5)
+    assert not os.path.exists(tmp_path / "run")
+    state = {"trainer": {"step": 70, "epoch": 3}, "w": torch.ones(2)}
+    libdcp.save(state, tmp_path / "run", step=70)
+    into = {"trainer": None, "w": torch.zeros(2)}
+    libdcp.load(into, tmp_path / "run")
+    assert into["trainer"] == state["trainer"]
+
+
 def test_steps_are_ordinary(tmp_path):
     fingerprint, _ = save("plain", tmp_path / "run")
     with libdcp.open(tmp_path / "run") as ckpt:

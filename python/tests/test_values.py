@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import pickle
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from conftest import peer
 from ranks import run_ranks
 
 import libdcp
+from libdcp import _values
 
 torch = peer("torch")
 dist = peer("torch.distributed")
@@ -230,3 +232,13 @@ def test_paths(tmp_path, monkeypatch):
         with pytest.raises(libdcp.UsageError, match="path of a run folder"):
             libdcp.save({"w": torch.ones(1)}, nothing, step=2)
     assert sorted(os.listdir()) == ["far", "link"]
+
+
+def test_bytes_of_protocol_2():
+    """It spells them as texts in Latin-1, which alone is let be a call."""
+    for value in (b"\xff\0", bytearray(b"x"), {1, 2}, (b"", complex(1, 2))):
+        data = pickle.dumps(value, 2)
+        assert _values.unpickled("it", data, trust=False) == value
+    data = pickle.dumps(b"\xff", 2).replace(b"latin1", b"utf_16")
+    with pytest.raises(libdcp.UnsupportedError, match="a text in utf_16 is in it"):
+        _values.unpickled("it", data, trust=False)

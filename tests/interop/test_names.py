@@ -77,12 +77,15 @@ class Left(Folder):
                "deepspeed_config": "zero.json", "scheduler": "cosine", "trainer": "mine"}
         source = self.save({"w": torch.ones(2), **own})
         for form in ("deepspeed", "universal"):
-            self.assertEqual(self.left(source, form, "--layout", "zero1"),
-                             "optimizer, loss_scaler, deepspeed, deepspeed_config")
+            self.assertEqual(self.left(source, form, "--layout", "zero1"), "optimizer")
             file, = self.path(form).glob("*/mp_rank_00_model_states.pt")
-            held = load(file)
-            self.assertEqual((held["lr_scheduler"], held["dcp_objects"]["trainer"]),
-                             ("cosine", "mine"))
+            held, others = load(file), {k: v for k, v in own.items() if k != "optimizer"}
+            self.assertEqual((held["lr_scheduler"], held["dcp_objects"]), (None, others))
+            step = self.path(f"{form}-step")
+            reshard(self.path(form), step, "native")
+            told = json.loads((step / "manifest.json").read_text())["objects"]
+            back = {entry["name"]: entry.get("value") for entry in told}
+            self.assertEqual({key: back[key] for key in others}, others)
 
     def test_values_beside_tensors(self):
         """What stays in the tree of a file of torch.save is nowhere without that tree: it is

@@ -22,7 +22,16 @@ from ._names import Names, value_name
 from ._optimizer import MOMENTS, Optimizer
 from ._shared import Shared
 from ._stateful import Places, Stateful
-from ._values import RANDOM, Pickle, code_of, digest, is_json, is_random
+from ._values import (
+    RANDOM,
+    TRAINER,
+    Pickle,
+    check_trainer,
+    code_of,
+    digest,
+    is_json,
+    is_random,
+)
 from ._warn import Told, warn
 
 if TYPE_CHECKING:
@@ -219,6 +228,8 @@ class State:
             self._code(name, value)
 
     def _code(self, name: str, value: Any) -> None:
+        if name == TRAINER and self._step is not None:
+            check_trainer(value, self._step)
         self._coded[name] = code_of(name, value, warns=self._rank == 0)
 
     # -- for the library ---------------------------------------------------------------
@@ -235,7 +246,7 @@ class State:
         entries = self.columns
         objects: list[tuple[bytes, bool, bytes]] = []
         if with_objects:
-            self._coded.setdefault("trainer", code_of("trainer", {"step": self._step}))
+            self._coded.setdefault(TRAINER, code_of(TRAINER, {"step": self._step}))
             objects = [(name.encode(), *code) for name, code in self._coded.items()]
         self._alive = objects, entries
         return _abi.State.new(

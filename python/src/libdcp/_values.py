@@ -14,6 +14,7 @@ from ._errors import UnsupportedError, UsageError
 from ._warn import warn
 
 SETTINGS = "optimizer"  # the object with what an optimizer has besides tensors
+TRAINER = "trainer"  # the object with the step of training, which all programs go by
 RANDOM = frozenset(("uint8", "uint32", "uint64"))  # what generators have their state in
 
 
@@ -71,6 +72,16 @@ def check_name(name: str) -> None:
     """See that it is one that steps can have."""
     if not is_text(name):
         raise UsageError(f"{name!r} is no name: it has a NUL or half a character in it")
+
+
+def check_trainer(value: Any, step: int) -> None:
+    """See that it counts as the save does: `dcp-train` and conversions go by it."""
+    if not isinstance(value, dict) or value.get("step") != step:
+        raise UsageError(
+            f"'{TRAINER}' is where a step has its number, {{'step': {step}}}, and not "
+            "what was given",
+            hint="call it something else",
+        )
 
 
 def first_name(name: str) -> str:
@@ -162,9 +173,20 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Give a class, if it is one of those."""
+        if (module, name) == ("_codecs", "encode"):
+            return _latin1
+        if module == "__builtin__":  # of protocol 2
+            module = "builtins"
         if name not in _PLAIN.get(module, ()):
             raise pickle.UnpicklingError(f"{module}.{name} is in it")
         return super().find_class(module, name)
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """Bytes, as protocol 2 spells them: it has none."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"a text in {encoding} is in it")
+    return text.encode(encoding)
 
 
 _PLAIN = {
@@ -178,6 +200,7 @@ _PLAIN = {
         "bool",
         "str",
         "bytes",
+        "bytearray",
         "list",
         "dict",
         "tuple",

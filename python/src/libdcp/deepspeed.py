@@ -182,6 +182,8 @@ def install(engine: Any, *, trust_pickles: bool = True, **how: Any) -> Any:
             found, told = load(folder, tag, *args, **kwargs)
         if found is not None:  # a name that is there afterwards, too
             found = os.path.join(load_dir, os.path.relpath(found, folder))
+            if _is_resharded(told):
+                del told[MARK]
         return found, told
 
     engine.save_checkpoint, engine.load_checkpoint = save_checkpoint, load_checkpoint
@@ -231,7 +233,7 @@ def _for_deepspeed(
             if same:
                 os.rename(theirs, own)
                 return
-            _reshard(made, own, ranks.world_size, os.path.dirname(state))
+            _reshard(made, own, ranks.world_size, trust, os.path.dirname(state))
             made = os.path.join(own, name)
             if not os.path.isdir(made):  # a tag that is not named by its step
                 (only,) = (path for path in os.scandir(own) if path.is_dir())
@@ -300,10 +302,10 @@ def _room(folder: str, ranks: Ranks) -> Iterator[str]:
         yield room
 
 
-def _reshard(source: str, target: str, world_size: int, named: str) -> None:
+def _reshard(source: str, target: str, world_size: int, trust: bool, named: str) -> None:
     """Reshard what was unpacked; errors name the checkpoint that it is of."""
     try:
-        reshard(source, target, to="deepspeed", world_size=world_size)
+        reshard(source, target, to="deepspeed", world_size=world_size, keep_unsafe=trust)
     except Error as why:
         raise type(why)(
             why.message.replace(source, named),
@@ -313,6 +315,12 @@ def _reshard(source: str, target: str, world_size: int, named: str) -> None:
             or "load it with as many ranks as saved it, in the same parallel layout",
             errno=why.errno,
         ) from None
+
+
+def _is_resharded(told: dict[str, Any]) -> bool:
+    """Whether a state of the client has what a reshard says of each file."""
+    said = told.get(MARK)
+    return isinstance(said, dict) and set(said) == {"version", "step", "world", "rank"}
 
 
 def _newest_of(folder: str) -> str | None:

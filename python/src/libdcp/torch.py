@@ -11,7 +11,6 @@ import inspect
 import io
 import math
 import os
-import pickle
 import re
 from typing import Any
 
@@ -33,6 +32,7 @@ from ._ranks import ALONE, Ranks, on_all
 from ._state import MOMENTS, Pickle, State, is_json
 from ._tensor import torch_dtype
 from ._training import agreed, options_of, save, write
+from ._values import plain_pickle, unpickled
 
 __all__ = ["StorageReader", "StorageWriter"]
 
@@ -236,16 +236,14 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
         """A value as torch.save writes it, which is how planners take it."""
         value = self._ckpt.objects[name]
         if isinstance(value, bytes):
-            if _is_harmless(value):
-                return value
-            if not self._trust:
+            if value.startswith(b"PK"):
+                if self._trust or _is_harmless(value):
+                    return value
                 raise UnsupportedError(
                     f"'{name}' is a pickle, which could run any program",
                     hint="trust_pickles=True loads it, of a checkpoint that you trust",
                 )
-            if value.startswith(b"PK"):
-                return value
-            value = pickle.loads(value)
+            value = unpickled(name, value, self._trust)
         out = io.BytesIO()
         torch.save(value, out)
         return out.getvalue()
@@ -390,12 +388,11 @@ def _paths_of(plan: dcp.SavePlan) -> dict[str, list[Any]]:
 
 
 def _value_of(saved: bytes) -> Any:
-    """A value of JSON where it comes back as it is, else what torch.save made of it."""
-    if _is_harmless(saved):
-        value = torch.load(io.BytesIO(saved), weights_only=True)
-        if is_json(value):
-            return value
-    return Pickle(saved)
+    """A plain value where it comes back as it is, else what torch.save made of it."""
+    if not _is_harmless(saved):
+        return Pickle(saved)
+    value = torch.load(io.BytesIO(saved), weights_only=True)
+    return value if is_json(value) else Pickle(plain_pickle("", value) or saved)
 
 
 def _is_harmless(saved: bytes) -> bool:

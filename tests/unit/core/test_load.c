@@ -76,6 +76,29 @@ static void weights_that_are_left(void **state)
     dcp_store_free(&store);
 }
 
+/* A model may ask for a master as its weight, and has the weight then, and what is tied
+ * to that. */
+static void masters_that_are_weights(void **state)
+{
+    (void)state;
+    struct dcp_store store;
+    struct dcp_local_tensor all[] = { tensor("a", DCP_ROLE_MODEL),
+                                      tensor("b", DCP_ROLE_MASTER),
+                                      tensor("c", DCP_ROLE_MODEL),
+                                      tensor("d", DCP_ROLE_MODEL) };
+    all[1].param = "a";
+    const struct dcp_state whole = { .locals = all, .n_locals = 4 };
+
+    assert_int_equal(dcp_store_mem(&store, NULL), DCP_OK);
+    const struct dcp_context ctx = { .store = &store, .threads = 1 };
+    const struct dcp_save_options options = { .step = 1 };
+    assert_int_equal(dcp_save(&ctx, &options, &whole, NULL, NULL), DCP_OK);
+    all[1].role = DCP_ROLE_MODEL;
+    check(&store, all + 1, 1, false, "the step has 1 weight that the model has not, 'c'");
+    check(&store, all + 1, 2, false, "");
+    dcp_store_free(&store);
+}
+
 static void what_an_optimizer_lacks(void **state)
 {
     (void)state;
@@ -107,6 +130,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_that_are_left),
+        cmocka_unit_test(masters_that_are_weights),
         cmocka_unit_test(what_an_optimizer_lacks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
