@@ -1,4 +1,4 @@
-"""What acts tell of what they made: what is left out, assumed, lost, or of another step."""
+"""What acts tell: what is left out, assumed, lost, or of another step."""
 
 from __future__ import annotations
 
