@@ -138,7 +138,8 @@ static size_t scheduler_prefix(const char *name)
 }
 
 /* The only scheduler of which each value is an object, as PyTorch's planner takes it
- * apart; these go along as well. A list of dicts in it is no value: it is none then. */
+ * apart; these go along as well. A list of dicts in it is no value, and a tensor none
+ * that DeepSpeed's has: it is none then. */
 static int gather_scheduler(const struct dcp_catalog *catalog, json_t **out,
                             struct dcp_error *err)
 {
@@ -155,6 +156,9 @@ static int gather_scheduler(const struct dcp_catalog *catalog, json_t **out,
             n = length;
         }
     }
+    for (size_t t = 0; t < catalog->n_tensors && prefix; t++)
+        if (!strncmp(catalog->tensors[t].name, prefix, n + 1))
+            return DCP_OK;
     for (size_t o = 0; o < catalog->n_objects && prefix; o++) {
         const char *name = catalog->objects[o].name;
         json_t *value = NULL;

@@ -330,10 +330,12 @@ static int put_object(struct dcp_out *out, const struct dcp_object *object,
     const char *kind = json_string_value(json_object_get(out->keys.items, object->name));
     DCP_CLEANUP_JSON json_t *value = NULL;
     const char *key, *path, *state = dcp_out_state_before(out, object->name);
+    bool archive = kind && !strcmp(kind, "archive");
 
-    if (object->kind == DCP_OBJECT_BYTES)
-        return put_bytes(out, object, kind && !strcmp(kind, "archive"), err);
-    DCP_TRY(dcp_json_parse(object->data, object->size_bytes, object->name, &value, err));
+    if (!archive || object->kind != DCP_OBJECT_BYTES)
+        DCP_TRY(dcp_training_value(object, &value, err));
+    if (!value)
+        return put_bytes(out, object, archive, err);
     if (state)
         return put_state(out, state, "", value, err);
     if (kind && !strcmp(kind, "value"))

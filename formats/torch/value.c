@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/common/training.h"
 #include "formats/pickle/json.h"
 #include "torch.h"
 #include <math.h>
@@ -203,12 +204,11 @@ static int write_object(struct dcp_torch_writer *w, const struct dcp_object *obj
 {
     DCP_CLEANUP_JSON json_t *value = NULL;
 
-    if (object->kind == DCP_OBJECT_BYTES) {
+    DCP_TRY(dcp_training_value(object, &value, err));
+    if (!value) {
         dcp_pickle_bytes_call(w->out, object->data, object->size_bytes);
         return DCP_OK;
     }
-    const char *name = DCP_SHOWN(object->name);
-    DCP_TRY(dcp_json_parse(object->data, object->size_bytes, name, &value, err));
     /* Half the depth is left: an object in an object in an object ends here. */
     return write_value(w, value, MAX_DEPTH / 2, err);
 }

@@ -141,6 +141,92 @@ def test_wrappers(tmp_path, wrap, again):
         libdcp.load({"model": outer, "optim": again(other, sgd)[1]}, tmp_path / "run")
 
 
+class Outer(torch.optim.Optimizer):
+    """Around another, whose state and groups it shows, with something of its own."""
+
+    def __init__(self, optim):
+        self.optim, self.seen = optim, 0
+        self.defaults = optim.defaults
+
+    state = property(lambda self: self.optim.state)
+    param_groups = property(lambda self: self.optim.param_groups)
+
+    def step(self, closure=None):
+        self.optim.step()
+        self.seen += 1
+
+    def state_dict(self):
+        return {**self.optim.state_dict(), "seen": self.seen}
+
+    def load_state_dict(self, state_dict):
+        state = dict(state_dict)
+        self.seen = state.pop("seen")
+        self.optim.load_state_dict(state)
+
+
+def test_wrappers_with_more(tmp_path):
+    """Nobody knows what others keep: they say it themselves."""
+
+    def made():
+        net = torch.nn.Linear(4, 3)
+        return net, Outer(torch.optim.SGD(net.parameters(), momentum=0.9))
+
+    net, optim = made()
+    net(torch.ones(2, 4)).sum().backward()
+    optim.step()
+    libdcp.save({"model": net, "optim": optim}, tmp_path, step=1)
+    other, into = made()
+    libdcp.load({"model": other, "optim": into}, tmp_path)
+    assert into.seen == 1
+    assert str(into.optim.state_dict()) == str(optim.optim.state_dict())
+
+
+def test_a_part_with_the_name_of_fabric(tmp_path):
+    """The rest of the model is saved, too."""
+    net = torch.nn.Module()
+    net._forward_module = torch.nn.Linear(2, 2)
+    net.head = torch.nn.Linear(2, 2)
+    libdcp.save({"model": net}, tmp_path, step=1)
+    with libdcp.open(tmp_path) as ckpt:
+        assert set(ckpt.tensors) == set(net.state_dict())
+
+
+class Master(torch.optim.Optimizer):
+    """Trains fp32 weights in place, as its own master of them."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for param in self.param_groups[0]["params"]:
+            master = self.state[param].setdefault("copy", param.detach().float())
+            master.sub_(param.grad, alpha=0.1)
+
+
+@pytest.mark.parametrize("pre", [0, 1])
+def test_state_that_is_the_weight(tmp_path, pre):
+    """It is the weight after a load, too."""
+
+    def made(n):
+        net = torch.nn.Linear(4, 3)
+        optim = Master(net.parameters())
+        for _ in range(n):
+            net(torch.ones(2, 4)).sum().backward()
+            optim.step()
+        return net, optim
+
+    net, optim = made(2)
+    libdcp.save({"model": net, "optim": optim}, tmp_path, step=2)
+    net, optim = made(pre)
+    libdcp.load({"model": net, "optim": optim}, tmp_path)
+    before = net.weight.detach().clone()
+    net(torch.ones(2, 4)).sum().backward()
+    optim.step()
+    assert not torch.equal(net.weight, before)
+    assert torch.equal(optim.state[net.weight]["copy"], net.weight)
+
+
 def in_ddp(path):
     """Fabric wraps the module once more there."""
     from lightning.fabric.wrappers import _FabricModule

@@ -297,8 +297,16 @@ class OwnRMSprop(torch.optim.RMSprop):
         ),
         (optim("AdamW", lr=0.5), optim("Adafactor"), {"lr": 0.5, "weight_decay": 0.01}),
         (optim("RMSprop", momentum=0.5, lr=0.25), OwnRMSprop, {"lr": 0.25}),
+        (
+            optim("AdamW", lr=0.5, weight_decay=0.25, amsgrad=True, maximize=True),
+            optim("Adam", lr=0.0),
+            {
+                **{"lr": 0.5, "weight_decay": 0.25, "maximize": True},
+                "decoupled_weight_decay": True,
+            },
+        ),
+        (optim("RMSprop", momentum=0.5, lr=0.25), optim("SGD"), {"lr": 0.25}),
     ],
-    ids=["amsgrad", "maximize", "sgd", "nadam", "adafactor", "adamw", "rmsprop"],
 )
 def test_settings_of_another_type(tmp_path, theirs, ours, taken):
     """It takes those that it has, too, of the same kind, and turns nothing on whose

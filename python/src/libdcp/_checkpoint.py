@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,9 @@ from . import _abi
 from ._act import Act, Progress, check
 from ._errors import CorruptError, Error, NotFoundError, UnsupportedError, UsageError
 from ._facts import Diff, Difference, Finding, Info, Verification
+from ._tagged import checked, decoded
 from ._tensor import Box, Tensor, flattened, torch_dtype
+from ._values import unpickled
 from ._warn import warn
 
 if TYPE_CHECKING:
@@ -111,9 +112,19 @@ class _Objects(Mapping[str, Any]):
             told = _abi.Object.new()
 
     def __getitem__(self, name: str) -> Any:
+        data = self._data_of(name)
+        return decoded(data) if self._found[name].is_json else data
+
+    def check(self, name: str, trust: bool) -> None:
+        """Refuse what a load cannot make, or only with trust."""
+        if self._found[name].is_json:
+            checked(name, self._data_of(name))
+        elif not trust:
+            unpickled(name, self._data_of(name), trust)
+
+    def _data_of(self, name: str) -> bytes:
         told = self._found[name]
-        data = ctypes.string_at(told.data, told.size_bytes) if told.size_bytes else b""
-        return json.loads(data) if told.is_json else data
+        return ctypes.string_at(told.data, told.size_bytes) if told.size_bytes else b""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ._array import is_array
 from ._errors import MismatchError
 from ._kinds import is_tensor
-from ._values import is_json
+from ._values import FLOAT, is_json
 
 if TYPE_CHECKING:
     from ._held import ByPyTorch, Plain
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 KINDS = "kinds"  # what JSON does not tell of groups
 LEFT = "left"  # the kind of what no step has
 OF_PARAMS = ("params", "param_names")
+_SWITCHES = ("amsgrad", "centered", "momentum")  # they want state
 
 
 def told_of(group: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
@@ -40,12 +41,10 @@ def load_groups(
     held: Plain | ByPyTorch,
     settings: Mapping[str, Any],
     is_other: bool,
-    is_less: bool,
 ) -> list[str]:
     """Let groups have what those of the step have; of an optimizer of the same type
     nothing else stays but what no step has. Settings of other programs tell no kinds.
 
-    is_less: the other one kept more for weights than is loaded, and nothing turns it on.
     Gives what is to be warned of.
     """
     remarks: list[str] = []
@@ -71,7 +70,7 @@ def load_groups(
             is_one = is_number(now) and name in defaults  # it was made with a tensor
             if is_one and _is_plain_number(value):
                 value = now.new_tensor(float(value))
-            is_off = is_less and defaults.get(name) in (False, 0)
+            is_off = name in _SWITCHES and not now
             if not is_other or (name in group and not is_off and _fits(now, value)):
                 group[name] = value
         if is_told and not is_other:
@@ -145,7 +144,7 @@ def _plain(value: Any) -> tuple[Any, Any]:
         shape = list(value.shape) if is_array(value) else None
         return _plain(value.tolist())[0], {"array": [value.dtype.str, shape]}
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value), {"float": None}
+        return {FLOAT: str(value)}, None
     if isinstance(value, (list, tuple)):
         told = [_plain(item) for item in value]
         kinds = [kind for _, kind in told]
@@ -162,9 +161,6 @@ def _rebuilt(value: Any, kind: Any, device: Any) -> Any:
     if name in ("tuple", "list"):
         made = [_rebuilt(item, of, device) for item, of in zip(value, how)]
         return tuple(made) if name == "tuple" else made
-    if name == "float":
-        return float(value)
-    value = _finite_or_not(value)
     if name == "array":
         import numpy
 
@@ -176,13 +172,6 @@ def _rebuilt(value: Any, kind: Any, device: Any) -> Any:
     dtype, shape, place = how
     on = "cpu" if place == "cpu" else device
     return torch.tensor(value, dtype=getattr(torch, dtype), device=on).reshape(shape)
-
-
-def _finite_or_not(value: Any) -> Any:
-    """Items, of which texts may be numbers that JSON has not."""
-    if isinstance(value, list):
-        return [_finite_or_not(item) for item in value]
-    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def _like(old: Any, new: Any) -> Any:

@@ -79,6 +79,17 @@ class Plain:
             return value
         return cut_as(param, value)
 
+    def is_weight(self, weight: str, value: Any) -> bool:
+        """Whether a tensor is the weight, by another name."""
+        param = self._params[weight]
+        alike = value.dtype == param.dtype and value.shape == param.shape
+        return alike and _memory_of(value) == _memory_of(param) != 0
+
+    def weight(self, name: str) -> Any:
+        """The weight itself; None: it has none of that name."""
+        param = self._params.get(name)
+        return None if param is None else param.detach()
+
     def is_told_of(self, trained: set[str]) -> None:
         """Take the names that a step has, which has state of the weights `trained`: tied
         weights may have any of theirs.
@@ -198,6 +209,12 @@ class ByPyTorch:
 
     def placed(self, _weight: str, value: Any) -> Any:
         return value
+
+    def is_weight(self, _weight: str, _value: Any) -> bool:
+        return False  # PyTorch's load copies
+
+    def weight(self, _name: str) -> Any:
+        return None
 
     def is_told_of(self, trained: set[str]) -> None:
         """PyTorch has one name for each."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import NotFoundError
 from ._names import value_name
+from ._tagged import checked
 from ._values import unpickled
 
 if TYPE_CHECKING:
@@ -116,4 +116,4 @@ class Loaded:
 
     def _decoded(self, name: str) -> Any:
         is_json, data = self._objects[name]
-        return json.loads(data) if is_json else unpickled(name, data, self.trust)
+        return checked(name, data) if is_json else unpickled(name, data, self.trust)

@@ -217,11 +217,8 @@ def _check(
         raise NotFoundError(f"the step has no value '{min(missing)}'")
     asked = names.union(others, objects, _values_told(step, objects))
     for name, first in saved.items():
-        if trust or asked.isdisjoint((name, first)):
-            continue
-        value = step.objects[name]
-        if isinstance(value, bytes):
-            unpickled(name, value, trust)
+        if not asked.isdisjoint((name, first)):
+            step._objects.check(name, trust)
 
 
 def _check_objects(

@@ -19,6 +19,8 @@ EXTRA = "_extra_state"  # how names of get_extra_state end
 
 def bare(module: Any) -> Any:
     """Without what Lightning Fabric wraps around: PyTorch's functions do not know it."""
+    if type(module).__name__ != "_FabricModule":
+        return module
     return module._modules.get("_forward_module", module)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from ._state import State
     from ._stateful import Stateful
 
+_WRAPPERS = {"AcceleratedOptimizer", "_FabricOptimizer", "LightningOptimizer"}
 MOMENTS = ("exp_avg", "exp_avg_sq")
 KEEPS = "keeps"  # kinds of state: of a weight another optimizer may keep others
 SHARED = "shared"  # tensors that several weights have as one
@@ -86,7 +86,7 @@ class Optimizer:
                 f"'{self._name}' is saved without {names}: no numbers, texts, or lists "
                 "of such"
             )
-        shared = _shared(self._held.state)
+        shared = _shared(self._held)
         return {
             "type": self._type,
             **_updates(self._held.state),
@@ -227,11 +227,7 @@ class Optimizer:
                 "which the step lacks some begins without state"
             )
         first = self.check(settings)
-        kinds = set(map(str, self._kinds_here))
-        is_less = bool(kinds) and kinds < set(self._kinds or ())
-        loaded.remarks += load_groups(
-            self._optimizer, self._held, first, is_other, is_less
-        )
+        loaded.remarks += load_groups(self._optimizer, self._held, first, is_other)
         if not is_other:
             self._held.take_values(loaded, self.kept_as)
         is_counted = any("step" in one for one in settings)  # once for all weights
@@ -265,20 +261,23 @@ class Optimizer:
         for shared in all_shared:
             first = None
             for kind, weight in shared:
-                values = state.get(aliases.get(weight, weight), {})
+                name = aliases.get(weight, weight)
+                if kind == "":
+                    first = self._held.weight(name)
+                    continue
+                values = state.get(name, {})
                 if is_tensor(values.get(kind)):
                     first = values[kind] if first is None else first
                     values[kind] = first
 
 
 def _bare(optimizer: Any) -> Any:
-    """The one inside, where it keeps all: accelerate and Lightning wrap them."""
-    for inner in with_inner(optimizer)[1:]:
-        keeps = inner.state, inner.param_groups
-        mine = optimizer.state, optimizer.param_groups
-        if inner is not optimizer and all(map(operator.is_, keeps, mine)):
-            return _bare(inner)
-    return optimizer
+    """The one inside, where the wrapper is known to keep nothing, as those of accelerate
+    and Lightning.
+    """
+    known = _WRAPPERS.intersection(cls.__name__ for cls in type(optimizer).__mro__)
+    inner = [one for one in with_inner(optimizer) if one is not optimizer]
+    return inner[0] if known and len(inner) == 1 else optimizer
 
 
 def _name_of(kind: str, weight: str) -> str:
@@ -286,14 +285,19 @@ def _name_of(kind: str, weight: str) -> str:
     return f"{SETTINGS}.{kind}.{weight}"
 
 
-def _shared(state: Mapping[str, Mapping[str, Any]]) -> list[list[list[str]]]:
-    """Kinds and weights of each tensor that stands there more than once."""
+def _shared(held: Plain | ByPyTorch) -> list[list[list[str]]]:
+    """Kinds and weights of each tensor that stands there more than once; "" is the weight
+    itself, which a tensor in its memory is.
+    """
     places: dict[int, list[list[str]]] = {}
-    for weight, values in state.items():
+    shared = []
+    for weight, values in held.state.items():
         for kind, value in values.items():
             if is_tensor(value):
                 places.setdefault(id(value), []).append([kind, weight])
-    return [found for found in places.values() if len(found) > 1]
+                if held.is_weight(weight, value):
+                    shared.append([["", weight], [kind, weight]])
+    return [*(found for found in places.values() if len(found) > 1), *shared]
 
 
 def _updates(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from ._array import is_array
 from ._errors import UnsupportedError, UsageError
 from ._warn import warn
 
+MARK = "$"  # how keys begin by which the library says what JSON does not
+FLOAT = f"{MARK}float"
 SETTINGS = "optimizer"  # the object with what an optimizer has besides tensors
 TRAINER = "trainer"  # the object with the step of training, which all programs go by
 RANDOM = frozenset(("uint8", "uint32", "uint64"))  # what generators have their state in
@@ -43,6 +45,15 @@ def is_json(value: Any) -> bool:
             isinstance(k, str) and is_text(k) and is_json(v) for k, v in value.items()
         )
     return False
+
+
+def _is_marked(value: Any) -> bool:
+    """Whether a dict in it looks like what the library says of other values."""
+    if isinstance(value, list):
+        return any(map(_is_marked, value))
+    if not isinstance(value, dict):
+        return False
+    return any(k.startswith(MARK) for k in value) or any(map(_is_marked, value.values()))
 
 
 def is_text(value: str) -> bool:
@@ -101,7 +112,7 @@ def code_of(name: str, value: Any, warns: bool = False) -> tuple[bool, bytes]:
     check_name(name)
     if isinstance(value, Pickle):
         return False, bytes(value)
-    if is_json(value):
+    if is_json(value) and (name.startswith(SETTINGS) or not _is_marked(value)):
         return True, json.dumps(value).encode()
     data, is_plain = _pickled(name, value)
     if warns and not is_plain:
@@ -151,7 +162,7 @@ class _Pickler(pickle.Pickler):
                 hint="read it first: .torch(), .numpy(), .state_dict()",
             )
         made = value if isinstance(value, type) else type(value)
-        self.is_plain &= made.__name__ in _PLAIN.get(made.__module__, ())
+        self.is_plain &= made.__name__ in PLAIN.get(made.__module__, ())
         return NotImplemented
 
 
@@ -177,7 +188,7 @@ class _PlainUnpickler(pickle.Unpickler):
             return _latin1
         if module == "__builtin__":  # of protocol 2
             module = "builtins"
-        if name not in _PLAIN.get(module, ()):
+        if name not in PLAIN.get(module, ()):
             raise pickle.UnpicklingError(f"{module}.{name} is in it")
         return super().find_class(module, name)
 
@@ -189,7 +200,7 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode(encoding)
 
 
-_PLAIN = {
+PLAIN = {
     "builtins": [
         "set",
         "frozenset",

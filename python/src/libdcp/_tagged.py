@@ -1,0 +1,96 @@
+"""Python's values in steps that were files of torch.save: the library has read their
+pickles, and spells as JSON what that has not (formats/pickle/py.h).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from ._errors import UnsupportedError
+from ._values import MARK, PLAIN
+
+_SIGN = f'"{MARK}'.encode()
+_OBJECT = f"{MARK}object"
+_MADE: dict[str, Callable[[Any], Any]] = {
+    "tuple": lambda items: tuple(map(untagged, items)),
+    "set": lambda items: set(map(untagged, items)),
+    "frozenset": lambda items: frozenset(map(untagged, items)),
+    "dict": lambda pairs: dict((untagged(k), untagged(v)) for k, v in pairs),
+    "bytes": bytes.fromhex,
+    "bytearray": bytearray.fromhex,
+    "text": lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
+    "int": int,
+    "float": float,
+    "global": lambda name: _class_of(name),
+}
+
+
+class _UnknownError(Exception):
+    """A class that is no plain data."""
+
+
+def decoded(data: bytes) -> Any:
+    """The value; where only a program could make it, the JSON that says so."""
+    value = json.loads(data)
+    if _SIGN not in data:
+        return value
+    try:
+        return untagged(value)
+    except Exception:  # of what looks like one, too
+        return value
+
+
+def checked(name: str, data: bytes) -> Any:
+    """The value, or an error."""
+    try:
+        return untagged(json.loads(data))
+    except Exception as why:
+        raise UnsupportedError(
+            f"'{name}' has a {why} in it, which only a program could make",
+            hint="libdcp.open(…).objects tells it as JSON",
+        ) from None
+
+
+def untagged(value: Any) -> Any:
+    """What is meant; raises _UnknownError where only a program could make it."""
+    if isinstance(value, list):
+        return [untagged(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tag = next(iter(value), "")
+    if not tag.startswith(MARK):
+        return {key: untagged(item) for key, item in value.items()}
+    if tag == _OBJECT:
+        return _object_of(value)
+    make = _MADE.get(tag[1:])
+    if make is None or len(value) != 1:
+        raise _UnknownError(tag)
+    return make(value[tag])
+
+
+def _class_of(name: str) -> Any:
+    module, _, kind = name.replace(":", ".").rpartition(".")
+    if kind not in PLAIN.get(module, ()):
+        raise _UnknownError(name)
+    return getattr(importlib.import_module(module), kind)
+
+
+def _object_of(told: dict[str, Any]) -> Any:
+    cls = _class_of(told[_OBJECT])
+    args = untagged(told.get("args", []))
+    if told.get("new"):
+        made = cls.__new__(cls, *args)
+    else:
+        made = cls(*args, **untagged(told.get("kwargs") or {}))
+    if "state" in told:
+        state = untagged(told["state"])
+        made.__setstate__(state) if cls is uuid.UUID else vars(made).update(state)
+    for item in told.get("items", ()):
+        made.append(untagged(item))
+    for key, item in told.get("pairs", ()):
+        made[untagged(key)] = untagged(item)
+    return made
