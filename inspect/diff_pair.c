@@ -189,28 +189,69 @@ static bool is_path_of(const char *name, const char *other)
     return strncmp(name, other, k) == 0 && (n == m || (n < m ? other : name)[k] == '.');
 }
 
-/* Whether a side says it in other words: formats differ in what of a tree is one object,
- * and groups of parameters are told by `optimizer`, too. */
-static bool has_otherwise(const struct dcp_catalog *side, const char *name)
+/* What stands at a path in a value, whose keys may have dots; NULL: nothing is known. */
+static json_t *at_path(json_t *value, const char *path)
 {
-    if (dcp_str_ends(name, ".param_groups") &&
-        dcp_catalog_find_object(side, DCP_TRAINING_OPTIMIZER) >= 0)
-        return true;
-    for (size_t i = 0; i < side->n_objects; i++)
-        if (is_path_of(name, side->objects[i].name))
-            return true;
-    return false;
+    json_t *found = json_object_get(value, path);
+
+    for (const char *dot = path; !found && (dot = strchr(dot, '.')); dot++) {
+        json_t *inner = json_object_getn(value, path, (size_t)(dot - path));
+        found = inner ? at_path(inner, dot + 1) : NULL;
+    }
+    return found;
 }
 
-/* Whether an object that `side` lacks is a difference: between two formats not how one of
- * them spells names, nor a file beside its weights, for which others have no place. */
-static bool is_missed(const struct inspect_diff_result *diff,
-                      const struct dcp_catalog *side, const char *name)
+/* Whether a part of an object that is known there is another one. */
+static bool is_other_part(const struct dcp_object *whole, const struct dcp_object *part)
 {
-    return diff->a.location.format == diff->b.location.format ||
-           dcp_training_is_state(name) ||
-           (!dcp_object_is_spelling(name) && !dcp_object_file(name) &&
-            !has_otherwise(side, name));
+    DCP_CLEANUP_JSON json_t *all = NULL, *one = NULL;
+
+    if (whole->kind != DCP_OBJECT_JSON || part->kind != DCP_OBJECT_JSON ||
+        dcp_json_parse(whole->data, whole->size_bytes, whole->name, &all, NULL) ||
+        dcp_json_parse(part->data, part->size_bytes, part->name, &one, NULL))
+        return false;
+    json_t *there = at_path(all, part->name + strlen(whole->name) + 1);
+    return there && !json_equal(there, one);
+}
+
+enum held { HELD_NOT, HELD_OTHERWISE, HELD_OTHER };
+
+/* Whether a side says it in other words: formats differ in what of a tree is one object,
+ * and groups of parameters are told by `optimizer`, too. */
+static enum held find_otherwise(const struct dcp_catalog *side,
+                                const struct dcp_object *object)
+{
+    size_t n = strlen(object->name);
+    enum held held = HELD_NOT;
+
+    if (dcp_str_ends(object->name, ".param_groups") &&
+        dcp_catalog_find_object(side, DCP_TRAINING_OPTIMIZER) >= 0)
+        return HELD_OTHERWISE;
+    for (size_t i = 0; i < side->n_objects && held != HELD_OTHER; i++) {
+        const struct dcp_object *there = &side->objects[i];
+        bool first = n < strlen(there->name);
+        if (is_path_of(object->name, there->name))
+            held = is_other_part(first ? object : there, first ? there : object)
+                       ? HELD_OTHER
+                       : HELD_OTHERWISE;
+    }
+    return held;
+}
+
+/* How an object that `side` has not under its name is there: between two formats what one
+ * of them spells names by is no difference, nor a file beside its weights, for which
+ * others have no place. */
+static enum held find_elsewhere(const struct inspect_diff_result *diff,
+                                const struct dcp_catalog *side,
+                                const struct dcp_object *object)
+{
+    bool state = dcp_training_is_state(object->name);
+
+    if (diff->a.location.format == diff->b.location.format)
+        return HELD_NOT;
+    if (!state && (dcp_object_is_spelling(object->name) || dcp_object_file(object->name)))
+        return HELD_OTHERWISE;
+    return find_otherwise(side, object);
 }
 
 static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
@@ -224,17 +265,25 @@ static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
         int other = dcp_catalog_find_object(b, name);
         if (!is_compared(name))
             continue;
-        if (other >= 0 && same_object(&a->objects[i], &b->objects[other]))
+        if (other >= 0 && same_object(&a->objects[i], &b->objects[other])) {
             diff->n_objects_same++;
-        else if (other >= 0 || is_missed(diff, b, name))
+            continue;
+        }
+        enum held held =
+            other >= 0 ? HELD_OTHER : find_elsewhere(diff, b, &a->objects[i]);
+        if (held != HELD_OTHERWISE)
             diff->objects[diff->n_objects++] =
-                (struct inspect_object_diff){ name, true, other >= 0 };
+                (struct inspect_object_diff){ name, true, held == HELD_OTHER };
     }
-    for (size_t i = 0; i < b->n_objects; i++)
-        if (is_compared(b->objects[i].name) && is_missed(diff, a, b->objects[i].name) &&
-            dcp_catalog_find_object(a, b->objects[i].name) < 0)
+    for (size_t i = 0; i < b->n_objects; i++) {
+        const char *name = b->objects[i].name;
+        if (!is_compared(name) || dcp_catalog_find_object(a, name) >= 0)
+            continue;
+        enum held held = find_elsewhere(diff, a, &b->objects[i]);
+        if (held != HELD_OTHERWISE)
             diff->objects[diff->n_objects++] =
-                (struct inspect_object_diff){ b->objects[i].name, false, true };
+                (struct inspect_object_diff){ name, held == HELD_OTHER, true };
+    }
     return DCP_OK;
 }
 

@@ -201,3 +201,7 @@ def test_diff_of_objects_between_formats(tmp_path, to, key):
         less[first].pop(last) if last else less.pop(first)
         torch.save(less, tmp_path / f"{name}.pt")
         assert told(name) == (1, [f"only in A {name}  (object)"])
+    torch.save(
+        {**whole, "scaler": {"scale": 2.0, "_growth_tracker": 4}}, tmp_path / "n.pt"
+    )
+    assert told("n") == (1, [])

@@ -238,7 +238,7 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
     if result.passed_over:
         warn_of_passed(given["source"], result.step)
     warn_of_lacks(result.lacks)
-    left = tuple(_abi.text(result.left).splitlines())
+    left = tuple(filter(None, _abi.text(result.left).split("\n")))
     if left and not (for_export or given["lossy"] or given["only"] == "model"):
         more = result.n_objects_left - len(left)
         rest = f" and {more} more" if more else ""
