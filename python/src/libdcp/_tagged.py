@@ -15,17 +15,18 @@ from ._values import MARK, PLAIN
 
 _SIGN = f'"{MARK}'.encode()
 _OBJECT = f"{MARK}object"
+_OF_FILES = {f"{MARK}{of}" for of in ("tensor", "again", "value", "view", "array")}
 _MADE: dict[str, Callable[[Any], Any]] = {
-    "tuple": lambda items: tuple(map(untagged, items)),
-    "set": lambda items: set(map(untagged, items)),
-    "frozenset": lambda items: frozenset(map(untagged, items)),
-    "dict": lambda pairs: dict((untagged(k), untagged(v)) for k, v in pairs),
-    "bytes": bytes.fromhex,
-    "bytearray": bytearray.fromhex,
-    "text": lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
-    "int": int,
-    "float": float,
-    "global": lambda name: _class_of(name),
+    f"{MARK}tuple": lambda items: tuple(map(untagged, items)),
+    f"{MARK}set": lambda items: set(map(untagged, items)),
+    f"{MARK}frozenset": lambda items: frozenset(map(untagged, items)),
+    f"{MARK}dict": lambda pairs: dict((untagged(k), untagged(v)) for k, v in pairs),
+    f"{MARK}bytes": bytes.fromhex,
+    f"{MARK}bytearray": bytearray.fromhex,
+    f"{MARK}text": lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
+    f"{MARK}int": int,
+    f"{MARK}float": float,
+    f"{MARK}global": lambda name: _class_of(name),
 }
 
 
@@ -46,8 +47,9 @@ def decoded(data: bytes) -> Any:
 
 def checked(name: str, data: bytes) -> Any:
     """The value, or an error."""
+    value = json.loads(data)
     try:
-        return untagged(json.loads(data))
+        return untagged(value) if _SIGN in data else value
     except Exception as why:
         raise UnsupportedError(
             f"'{name}' has a {why} in it, which only a program could make",
@@ -62,13 +64,13 @@ def untagged(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     tag = next(iter(value), "")
-    if not tag.startswith(MARK):
-        return {key: untagged(item) for key, item in value.items()}
     if tag == _OBJECT:
         return _object_of(value)
-    make = _MADE.get(tag[1:])
-    if make is None or len(value) != 1:
+    if tag in _OF_FILES:
         raise _UnknownError(tag)
+    make = _MADE.get(tag)
+    if make is None or len(value) != 1:  # a dict of JSON, whatever its keys are
+        return {key: untagged(item) for key, item in value.items()}
     return make(value[tag])
 
 

@@ -112,7 +112,8 @@ def code_of(name: str, value: Any, warns: bool = False) -> tuple[bool, bytes]:
     check_name(name)
     if isinstance(value, Pickle):
         return False, bytes(value)
-    if is_json(value) and (name.startswith(SETTINGS) or not _is_marked(value)):
+    is_ours = f"{name}.".startswith(f"{SETTINGS}.")
+    if is_json(value) and (is_ours or not _is_marked(value)):
         return True, json.dumps(value).encode()
     data, is_plain = _pickled(name, value)
     if warns and not is_plain:
