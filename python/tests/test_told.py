@@ -201,7 +201,23 @@ def test_diff_of_objects_between_formats(tmp_path, to, key):
         less[first].pop(last) if last else less.pop(first)
         torch.save(less, tmp_path / f"{name}.pt")
         assert told(name) == (1, [f"only in A {name}  (object)"])
-    torch.save(
-        {**whole, "scaler": {"scale": 2.0, "_growth_tracker": 4}}, tmp_path / "n.pt"
-    )
-    assert told("n") == (1, [])
+
+
+def test_diff_of_an_object_and_its_parts(tmp_path):
+    """PyTorch's planner makes parts of what a file has as one."""
+    torch = peer("torch")
+    dcp = peer("torch.distributed.checkpoint")
+    whole = {"w": torch.ones(2), "sched": {"last_epoch": 3, "_last_lr": [0.5]}}
+    torch.save(whole, tmp_path / "a.pt")
+    for epoch in (3, 9):
+        whole["sched"]["last_epoch"] = epoch
+        dcp.save(whole, checkpoint_id=tmp_path / str(epoch), no_dist=True)
+        done = subprocess.run(
+            [BIN / "dcp-inspect", "diff", tmp_path / "a.pt", tmp_path / str(epoch)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        told = done.stdout
+        assert done.returncode == int(epoch == 9), told
+        assert ("sched.last_epoch" in told) == (epoch == 9)
