@@ -242,37 +242,43 @@ static int join_groups(const struct dcp_catalog *catalog, json_t **out,
     return DCP_OK;
 }
 
-/* Splits "P.param_groups.3.lr"; false: it is no such. */
-static bool is_option(const char *name, size_t *out_prefix, size_t *out_group,
-                      const char **out_key)
+int64_t dcp_training_group(const char *text, const char **out_option)
+{
+    char digits[8] = "";
+    size_t n = strspn(text, "0123456789");
+    int64_t group;
+
+    if (!n || n >= sizeof digits || text[n] != '.' || !text[n + 1])
+        return -1;
+    memcpy(digits, text, n);
+    *out_option = text + n + 1;
+    return dcp_str_parse_i64(digits, &group) && group < MAX_GROUPS ? group : -1;
+}
+
+/* Splits "P.param_groups.3.lr"; -1: it is no such. */
+static int64_t split_option(const char *name, size_t *out_prefix, const char **out_option)
 {
     static const char infix[] = ".param_groups.";
     const char *at = strstr(name, infix);
-    char *end;
 
     if (!at)
-        return false;
+        return -1;
     *out_prefix = (size_t)(at - name);
-    at += sizeof infix - 1;
-    *out_group = (size_t)strtoull(at, &end, 10);
-    *out_key = end + 1;
-    return *at >= '0' && *at <= '9' && *end == '.' && *out_group < MAX_GROUPS;
+    return dcp_training_group(at + sizeof infix - 1, out_option);
 }
 
 bool dcp_training_is_option(const char *name)
 {
-    size_t prefix, group;
-    const char *key;
-
-    return is_option(name, &prefix, &group, &key);
+    return split_option(name, &(size_t){ 0 }, &(const char *){ NULL }) >= 0;
 }
 
-static int put_option(json_t *groups, size_t group, const char *key, json_t *value)
+static int put_option(json_t *groups, int64_t group, const char *option, json_t *value)
 {
-    while (json_array_size(groups) <= group)
+    while (json_array_size(groups) <= (size_t)group)
         if (json_array_append_new(groups, json_object()))
             return -1;
-    return json_object_set(json_array_get(groups, group), key, dcp_py_untuple(value));
+    return json_object_set(json_array_get(groups, (size_t)group), option,
+                           dcp_py_untuple(value));
 }
 
 /* Groups whose options are objects of their own. The names of the weights tell which are
@@ -281,19 +287,19 @@ static int gather_groups(const struct dcp_catalog *catalog, json_t **out,
                          struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *groups = json_array();
-    const char *first = NULL, *key;
-    size_t prefix, n = 0, group;
+    const char *first = NULL, *option;
+    size_t prefix, n = 0;
 
     for (size_t o = 0; o < catalog->n_objects; o++) {
         const struct dcp_object *object = &catalog->objects[o];
         DCP_CLEANUP_JSON json_t *value = NULL;
-        if (!is_option(object->name, &prefix, &group, &key) ||
-            (first && (prefix != n || strncmp(object->name, first, n) != 0)))
+        int64_t group = split_option(object->name, &prefix, &option);
+        if (group < 0 || (first && (prefix != n || strncmp(object->name, first, n) != 0)))
             continue;
         first = object->name;
         n = prefix;
         DCP_TRY(dcp_training_value(object, &value, err));
-        if (value && put_option(groups, group, key, value))
+        if (value && put_option(groups, group, option, value))
             return dcp_error_memory(err, "groups of parameters");
     }
     bool named = json_array_size(groups) > 0;

@@ -47,6 +47,8 @@ int dcp_training_one_count(const struct dcp_catalog *catalog, const char *what,
 int dcp_training_groups(const struct dcp_catalog *catalog, json_t **out,
                         struct dcp_error *err);
 
+/* The group in "3.lr", and what follows it; -1: it is no such. Belongs to the text. */
+int64_t dcp_training_group(const char *text, const char **out_option);
 /* Whether an object is one option of a group, "P.param_groups.0.lr". */
 bool dcp_training_is_option(const char *name);
 

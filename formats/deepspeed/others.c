@@ -31,16 +31,6 @@ static bool is_said(const char *name)
 
 /* -- pickles ------------------------------------------------------------------------- */
 
-static bool has_tensors(const json_t *value)
-{
-    struct dcp_py_parts parts = dcp_py_children(value);
-    bool has = dcp_py_tensor(value) != NULL;
-
-    while (!has && dcp_py_next(&parts))
-        has = has_tensors(parts.value);
-    return has;
-}
-
 static int add_pickle(struct dcp_catalog *catalog, const char *name, json_t *value,
                       struct dcp_error *err)
 {
@@ -306,7 +296,7 @@ static int add(struct dcp_catalog *catalog, const json_t *note, const char *name
 {
     if (dcp_catalog_find_object(catalog, name) >= 0)
         return DCP_OK;
-    if (is_listed(json_object_get(note, "pickles"), name) && !has_tensors(value))
+    if (is_listed(json_object_get(note, "pickles"), name) && !dcp_py_holds_tensor(value))
         return add_pickle(catalog, name, value, err);
     return dcp_training_add(catalog, name, json_incref(value), err);
 }

@@ -177,6 +177,16 @@ bool dcp_py_next(struct dcp_py_parts *parts)
     return parts->value != NULL;
 }
 
+bool dcp_py_holds_tensor(const json_t *value)
+{
+    struct dcp_py_parts parts = dcp_py_children(value);
+    bool holds = dcp_py_tensor(value) != NULL;
+
+    while (!holds && dcp_py_next(&parts))
+        holds = dcp_py_holds_tensor(parts.value);
+    return holds;
+}
+
 bool dcp_py_put(struct dcp_py_parts *parts, json_t *value)
 {
     size_t at = parts->n_seen - 1;

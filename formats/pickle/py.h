@@ -111,6 +111,8 @@ struct dcp_py_parts dcp_py_parts(const json_t *value);
 /* What JSON has in it, whatever tags mean: items of an array, members of an object. */
 struct dcp_py_parts dcp_py_children(const json_t *value);
 bool dcp_py_next(struct dcp_py_parts *parts);
+/* Whether a tensor is in it, or it is one. */
+bool dcp_py_holds_tensor(const json_t *value);
 /* Puts another value in the place of the one that was given last; takes it. False: out of
  * memory. */
 bool dcp_py_put(struct dcp_py_parts *parts, json_t *value);

@@ -3,13 +3,12 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/common/training.h"
 #include "formats/pickle/py.h"
 #include <stdio.h>
 #include <string.h>
 
 #define GROUPS "param_groups."
-
-enum { MAX_GROUPS = 4096 };
 
 static int no_memory(struct dcp_error *err)
 {
@@ -41,20 +40,6 @@ static json_t *from_canonical(const char *option, json_t *value)
 
 /* -- nested -------------------------------------------------------------------------- */
 
-/* "<i>.<option>": the group, and the option; -1: it is no such thing. */
-static int64_t group_of(const char *rest, const char **out_option)
-{
-    char digits[8] = "";
-    size_t n = strspn(rest, "0123456789");
-    int64_t group;
-
-    if (!n || n >= sizeof digits || rest[n] != '.' || !rest[n + 1])
-        return -1;
-    memcpy(digits, rest, n);
-    *out_option = rest + n + 1;
-    return dcp_str_parse_i64(digits, &group) && group < MAX_GROUPS ? group : -1;
-}
-
 static bool is_names(json_t *value)
 {
     json_t *item;
@@ -74,7 +59,7 @@ static int nested_groups(const struct dcp_keys *keys, struct dcp_entry *entries,
 {
     for (size_t i = 0; i < n && *out_all; i++) {
         const char *rest = option_of(keys, &entries[i]), *option = "";
-        int64_t group = rest ? group_of(rest, &option) : -1;
+        int64_t group = rest ? dcp_training_group(rest, &option) : -1;
         if (!rest)
             continue;
         bool params = !strcmp(option, "params");
@@ -229,7 +214,8 @@ int dcp_optim_groups(struct dcp_keys *keys, const struct dcp_catalog *catalog,
         if (is_whole(keys, &entries[i]))
             whole = entries[i].value;
         any |= rest || whole;
-        nested |= rest && group_of(rest, &option) == 0 && !strcmp(option, "params");
+        nested |=
+            rest && dcp_training_group(rest, &option) == 0 && !strcmp(option, "params");
     }
     int rc = whole    ? whole_groups(whole, groups, &all, err)
              : nested ? nested_groups(keys, entries, n, groups, &all, err)

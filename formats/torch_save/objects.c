@@ -16,16 +16,6 @@ struct splitter {
     size_t n_objects;
 };
 
-static bool holds_tensor(const json_t *value)
-{
-    struct dcp_py_parts parts = dcp_py_children(value);
-    bool holds = dcp_py_tensor(value);
-
-    while (!holds && dcp_py_next(&parts))
-        holds = holds_tensor(parts.value);
-    return holds;
-}
-
 static bool is_ordered_dict(const json_t *value)
 {
     const char *class = dcp_py_class(value);
@@ -62,7 +52,7 @@ static int split_child(struct splitter *s, json_t *child, const char *path,
     if (!name)
         return dcp_error_memory(s->err, "the name of an object");
     snprintf(name, n, "%s%s%s", path, path[0] ? "." : "", part);
-    if (holds_tensor(child))
+    if (dcp_py_holds_tensor(child))
         return split(s, child, name);
     if (!name[0] || !strcmp(name, DCP_TORCH_TREE) ||
         s->n_objects >= DCP_TORCH_MAX_OBJECTS ||
@@ -145,7 +135,7 @@ static int each_kept(const struct dcp_value_listener *listener, json_t *value,
     bool told = false;
 
     if (parts.kind == DCP_PY_MEMBERS && !is_plain_dict(value))
-        return holds_value(value) && holds_tensor(value)
+        return holds_value(value) && dcp_py_holds_tensor(value)
                    ? tell(listener, value, path, err)
                    : DCP_OK;
     while (dcp_py_next(&parts)) {
@@ -161,8 +151,9 @@ static int each_kept(const struct dcp_value_listener *listener, json_t *value,
         dcp_buf_add_fmt(&inner, "%s%s%s", path, path[0] ? "." : "", parts.name);
         DCP_TRY(dcp_buf_check(&inner, err));
         const char *name = (const char *)inner.data;
-        DCP_TRY(holds_tensor(parts.value) ? each_kept(listener, parts.value, name, err)
-                                          : listener->take(listener->self, name, err));
+        DCP_TRY(dcp_py_holds_tensor(parts.value)
+                    ? each_kept(listener, parts.value, name, err)
+                    : listener->take(listener->self, name, err));
     }
     return DCP_OK;
 }

@@ -202,7 +202,8 @@ static void tell(const struct act *act, struct dcp_flat_reshard_result *out)
     };
 
     dcp_family_lacks_weight(act->source, told.lacks, sizeof told.lacks);
-    told.n_objects_left += put_names(facts->objects_left, told.left, sizeof told.left);
+    told.n_objects_left +=
+        put_names(facts->objects_left, told.objects_left, sizeof told.objects_left);
     if (facts->assumed)
         snprintf(told.assumed, sizeof told.assumed, "%s", facts->assumed);
     dcp_flat_give(out, &told, sizeof told);

@@ -28,13 +28,17 @@ def test_what_is_left_out_is_named(tmp_path):
     said = "left out what the target cannot hold: epoch, n.* and 3 more"
     with pytest.warns(RuntimeWarning, match=said):
         made = libdcp.reshard(tmp_path / "a", tmp_path / "b", to="safetensors")
-    assert made.n_objects_left == 14 and made.left[0] == "epoch" and len(made.left) == 11
+    assert (
+        made.n_objects_left == 14
+        and made.objects_left[0] == "epoch"
+        and len(made.objects_left) == 11
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = libdcp.export(tmp_path / "a", tmp_path / "c", to="npz")
-        assert len(made.left) == 11
+        assert len(made.objects_left) == 11
         libdcp.reshard(tmp_path / "a", tmp_path / "d", to="safetensors", lossy=True)
-        assert libdcp.reshard(tmp_path / "a", tmp_path / "e").left == ()
+        assert libdcp.reshard(tmp_path / "a", tmp_path / "e").objects_left == ()
 
 
 def test_what_is_assumed(tmp_path):

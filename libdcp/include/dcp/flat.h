@@ -278,8 +278,7 @@ struct dcp_flat_reshard_result {
     char lacks[64];        /* of the source: see struct dcp_flat_verify_result */
     char assumed[640];     /* what the source does not prove and the target says, a
                             * sentence; "": nothing */
-    char left[640];        /* objects that are left out: as many names as there is room
-                            * for, a line each */
+    char objects_left[640]; /* those names for which there is room, a line each */
 };
 /* Plans, and runs unless dry_run says so. Errors: those of dcp_location_open,
  * dcp_reshard_plan and dcp_reshard_run. */

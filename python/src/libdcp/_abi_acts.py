@@ -73,7 +73,7 @@ class ReshardResult(Sized):
         ("n_beside", c_uint64),
         ("lacks", c_char * 64),
         ("assumed", c_char * 640),
-        ("left", c_char * 640),
+        ("objects_left", c_char * 640),
     ]
 
 

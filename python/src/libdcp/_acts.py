@@ -49,7 +49,7 @@ class ReshardResult:
     n_overflows: int  # finite numbers that are infinite, or none, in the new dtype
     shared_bytes: int  # with reflink=True: blocks that are the source's, not written
     assumed: str | None  # what the source does not prove and the target says
-    left: tuple[str, ...]  # objects that the target cannot hold: at least the first ones
+    objects_left: tuple[str, ...]  # names of the first ones, at least
 
 
 @dataclass(frozen=True)
@@ -238,14 +238,14 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
     if result.passed_over:
         warn_of_passed(given["source"], result.step)
     warn_of_lacks(result.lacks)
-    left = tuple(filter(None, _abi.text(result.left).split("\n")))
+    left = tuple(filter(None, _abi.text(result.objects_left).split("\n")))
     if left and not (for_export or given["lossy"] or given["only"] == "model"):
         more = result.n_objects_left - len(left)
         rest = f" and {more} more" if more else ""
         warn(f"left out what the target cannot hold: {', '.join(left)}{rest}")
     facts = {name: getattr(result, name) for name in ReshardResult.__dataclass_fields__}
     assumed = _abi.text(result.assumed) or None
-    return ReshardResult(**{**facts, "assumed": assumed, "left": left})
+    return ReshardResult(**{**facts, "assumed": assumed, "objects_left": left})
 
 
 def repair(path: Path, *, threads: int = 0, progress: Progress = None) -> RepairResult:

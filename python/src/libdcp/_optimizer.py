@@ -230,7 +230,16 @@ class Optimizer:
         loaded.remarks += load_groups(self._optimizer, self._held, first, is_other)
         if not is_other:
             self._held.take_values(loaded, self.kept_as)
-        is_counted = any("step" in one for one in settings)  # once for all weights
+        # A step says once for all weights how often they were updated.
+        self._take_state(loaded, is_other, any("step" in one for one in settings))
+        for one in settings if not is_other else ():
+            self._share(one.get(SHARED, ()))
+        if self._extra is not None:
+            self._extra.load(loaded)
+        self._held.put(loaded)
+
+    def _take_state(self, loaded: Loaded, is_other: bool, is_counted: bool) -> None:
+        """Take what the step has of each weight, and drop what it lacks."""
         for weight, values in list(self._held.state.items()):
             told = self._held.told_as(weight)
             names = {kind: _name_of(kind, told) for kind in values}
@@ -249,11 +258,6 @@ class Optimizer:
                 continue
             for kind in lacked:
                 del values[kind]
-        for one in settings if not is_other else ():
-            self._share(one.get(SHARED, ()))
-        if self._extra is not None:
-            self._extra.load(loaded)
-        self._held.put(loaded)
 
     def _share(self, all_shared: Sequence[Sequence[Sequence[str]]]) -> None:
         """Let several weights have one tensor, as in the step."""

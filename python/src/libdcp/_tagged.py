@@ -11,22 +11,22 @@ from collections.abc import Callable
 from typing import Any
 
 from ._errors import UnsupportedError
-from ._values import MARK, PLAIN
+from ._values import PLAIN, TAG
 
-_SIGN = f'"{MARK}'.encode()
-_OBJECT = f"{MARK}object"
-_OF_FILES = {f"{MARK}{of}" for of in ("tensor", "again", "value", "view", "array")}
+_SIGN = f'"{TAG}'.encode()
+_OBJECT = f"{TAG}object"
+_OF_FILES = {f"{TAG}{of}" for of in ("tensor", "again", "value", "view", "array")}
 _MADE: dict[str, Callable[[Any], Any]] = {
-    f"{MARK}tuple": lambda items: tuple(map(untagged, items)),
-    f"{MARK}set": lambda items: set(map(untagged, items)),
-    f"{MARK}frozenset": lambda items: frozenset(map(untagged, items)),
-    f"{MARK}dict": lambda pairs: dict((untagged(k), untagged(v)) for k, v in pairs),
-    f"{MARK}bytes": bytes.fromhex,
-    f"{MARK}bytearray": bytearray.fromhex,
-    f"{MARK}text": lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
-    f"{MARK}int": int,
-    f"{MARK}float": float,
-    f"{MARK}global": lambda name: _class_of(name),
+    f"{TAG}tuple": lambda items: tuple(map(untagged, items)),
+    f"{TAG}set": lambda items: set(map(untagged, items)),
+    f"{TAG}frozenset": lambda items: frozenset(map(untagged, items)),
+    f"{TAG}dict": lambda pairs: dict((untagged(k), untagged(v)) for k, v in pairs),
+    f"{TAG}bytes": bytes.fromhex,
+    f"{TAG}bytearray": bytearray.fromhex,
+    f"{TAG}text": lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
+    f"{TAG}int": int,
+    f"{TAG}float": float,
+    f"{TAG}global": lambda name: _class_of(name),
 }
 
 
@@ -51,8 +51,9 @@ def checked(name: str, data: bytes) -> Any:
     try:
         return untagged(value) if _SIGN in data else value
     except Exception as why:
+        what = why if isinstance(why, _UnknownError) else "value that is none"
         raise UnsupportedError(
-            f"'{name}' has a {why} in it, which only a program could make",
+            f"'{name}' has a {what} in it, which only a program could make",
             hint="libdcp.open(…).objects tells it as JSON",
         ) from None
 

@@ -13,8 +13,8 @@ from ._array import is_array
 from ._errors import UnsupportedError, UsageError
 from ._warn import warn
 
-MARK = "$"  # how keys begin by which the library says what JSON does not
-FLOAT = f"{MARK}float"
+TAG = "$"  # how keys begin by which the library says what JSON does not
+FLOAT = f"{TAG}float"
 SETTINGS = "optimizer"  # the object with what an optimizer has besides tensors
 TRAINER = "trainer"  # the object with the step of training, which all programs go by
 RANDOM = frozenset(("uint8", "uint32", "uint64"))  # what generators have their state in
@@ -47,13 +47,13 @@ def is_json(value: Any) -> bool:
     return False
 
 
-def _is_marked(value: Any) -> bool:
+def _is_tagged(value: Any) -> bool:
     """Whether a dict in it looks like what the library says of other values."""
     if isinstance(value, list):
-        return any(map(_is_marked, value))
+        return any(map(_is_tagged, value))
     if not isinstance(value, dict):
         return False
-    return any(k.startswith(MARK) for k in value) or any(map(_is_marked, value.values()))
+    return any(k.startswith(TAG) for k in value) or any(map(_is_tagged, value.values()))
 
 
 def is_text(value: str) -> bool:
@@ -113,7 +113,7 @@ def code_of(name: str, value: Any, warns: bool = False) -> tuple[bool, bytes]:
     if isinstance(value, Pickle):
         return False, bytes(value)
     is_ours = f"{name}.".startswith(f"{SETTINGS}.")
-    if is_json(value) and (is_ours or not _is_marked(value)):
+    if is_json(value) and (is_ours or not _is_tagged(value)):
         return True, json.dumps(value).encode()
     data, is_plain = _pickled(name, value)
     if warns and not is_plain:

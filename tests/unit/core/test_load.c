@@ -37,6 +37,17 @@ static struct dcp_local_tensor tensor(const char *name, enum dcp_role role)
                                       .data = numbers[name[0] - 'a'] };
 }
 
+/* A step of these in a store that is made. */
+static void save(struct dcp_store *store, const struct dcp_local_tensor *locals, size_t n)
+{
+    const struct dcp_context ctx = { .store = store, .threads = 1 };
+    const struct dcp_save_options options = { .step = 1 };
+    const struct dcp_state whole = { .locals = locals, .n_locals = n };
+
+    assert_int_equal(dcp_store_mem(store, NULL), DCP_OK);
+    assert_int_equal(dcp_save(&ctx, &options, &whole, NULL, NULL), DCP_OK);
+}
+
 static void check(const struct dcp_store *store, const struct dcp_local_tensor *locals,
                   size_t n, bool with_optimizer, const char *wanted)
 {
@@ -60,12 +71,8 @@ static void weights_that_are_left(void **state)
                                       tensor("b", DCP_ROLE_MODEL),
                                       tensor("c", DCP_ROLE_MODEL),
                                       tensor("d", DCP_ROLE_MODEL) };
-    const struct dcp_state whole = { .locals = all, .n_locals = 4 };
 
-    assert_int_equal(dcp_store_mem(&store, NULL), DCP_OK);
-    const struct dcp_context ctx = { .store = &store, .threads = 1 };
-    const struct dcp_save_options options = { .step = 1 };
-    assert_int_equal(dcp_save(&ctx, &options, &whole, NULL, NULL), DCP_OK);
+    save(&store, all, 4);
     check(&store, all, 4, false, "");
     check(&store, all, 3, false, ""); /* "d" is another name of "a" */
     check(&store, all, 2, false, "the step has 1 weight that the model has not, 'c'");
@@ -87,12 +94,8 @@ static void masters_that_are_weights(void **state)
                                       tensor("c", DCP_ROLE_MODEL),
                                       tensor("d", DCP_ROLE_MODEL) };
     all[1].param = "a";
-    const struct dcp_state whole = { .locals = all, .n_locals = 4 };
 
-    assert_int_equal(dcp_store_mem(&store, NULL), DCP_OK);
-    const struct dcp_context ctx = { .store = &store, .threads = 1 };
-    const struct dcp_save_options options = { .step = 1 };
-    assert_int_equal(dcp_save(&ctx, &options, &whole, NULL, NULL), DCP_OK);
+    save(&store, all, 4);
     all[1].role = DCP_ROLE_MODEL;
     check(&store, all + 1, 1, false, "the step has 1 weight that the model has not, 'c'");
     check(&store, all + 1, 2, false, "");
@@ -111,12 +114,8 @@ static void what_an_optimizer_lacks(void **state)
         .name = "count", .role = DCP_ROLE_OPTIM, .dtype = DCP_F32, .data = numbers[1]
     };
     struct dcp_local_tensor saved[] = { all[0], all[1], all[2], all[3], count };
-    const struct dcp_state whole = { .locals = saved, .n_locals = 5 };
 
-    assert_int_equal(dcp_store_mem(&store, NULL), DCP_OK);
-    const struct dcp_context ctx = { .store = &store, .threads = 1 };
-    const struct dcp_save_options options = { .step = 1 };
-    assert_int_equal(dcp_save(&ctx, &options, &whole, NULL, NULL), DCP_OK);
+    save(&store, saved, 5);
     check(&store, all, 1, false, ""); /* weights alone are wanted */
     check(&store, all, 4, true, "");  /* a count is no loss: settings have it */
     /* The numbers of a weight do not make "d" another name of it. */
